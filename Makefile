@@ -1,0 +1,45 @@
+# make setup | up | test | lint | gen | bench | clean
+# Everything runs from .venv; `make up ARGS="--workers 2"` and `make test ARGS="-k tokens"` pass on.
+
+PYTHON3 ?= python3
+# The build of torch to install where the environment has none yet (2.11 or newer).
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+CODE := lib services/router services/planner services/worker cli tests benchmarks
+
+.PHONY: setup up test lint gen bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/setup.sh
+	PYTHON3="$(PYTHON3)" TORCH="$(TORCH)" scripts/setup.sh $(VENV)
+	@touch $@
+
+up: setup
+	@exec $(BIN)/outrider up $(ARGS)
+
+# One thread: several processes share the cores, and a second OpenMP thread on a busy core makes
+# every parallel region wait.
+test: setup
+	@scripts/ensure-redis.sh
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(wildcard $(CODE))
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/buf lint proto
+
+gen: setup
+	proto/generate.sh
+
+bench: setup
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,168 @@
+"""The commands and their flags; a flag of `up` can also be given by the setting it stands for."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from outrider_runtime import __version__
+
+from outrider_cli.demo import DEMO, fetch_demo_model
+from outrider_cli.errors import CommandError, StackError
+from outrider_cli.launch import run_service
+from outrider_cli.models import fetch_hub_model, model_for_workers
+from outrider_cli.options import LOOPBACK, StackOptions
+from outrider_cli.probes import require_free_ports
+from outrider_cli.report import Console, StateFile
+from outrider_cli.stack import build_stack
+from outrider_cli.supervisor import Supervisor
+
+app = typer.Typer(
+    name="outrider",
+    help="LLM serving with speculative decoding planned at run time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _flag(help_text: str, setting: str | None = None, **limits: Any) -> Any:
+    """An option that can also be given by the environment variable of its setting."""
+    return typer.Option(help=help_text, envvar=setting, show_envvar=False, **limits)
+
+
+def _port(help_text: str, setting: str) -> Any:
+    return _flag(help_text, setting, min=1, max=65535)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """End with the message alone: exit code 2 for the caller's mistakes, 1 for the stack's."""
+    try:
+        yield
+    except (CommandError, StackError) as error:
+        typer.echo(f"outrider: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, CommandError) else 1) from error
+
+
+@app.command()
+def up(
+    model: Annotated[
+        str, _flag("Model folder, GGUF file, hub id, or 'demo'.", "OUTRIDER_WORKER_MODEL")
+    ] = DEMO,
+    workers: Annotated[int, _flag("Number of workers.", min=1, max=64)] = 1,
+    drafter: Annotated[
+        Literal["ngram", "none"], _flag("Where drafts come from.", "OUTRIDER_WORKER_DRAFTER")
+    ] = "ngram",
+    policy: Annotated[
+        str,
+        _flag("How drafts are planned: two_stage, static:K or off.", "OUTRIDER_PLANNER_POLICY"),
+    ] = "two_stage",
+    max_draft: Annotated[
+        int, _flag("Longest draft, in tokens.", "OUTRIDER_WORKER_MAX_DRAFT", min=0, max=64)
+    ] = 8,
+    max_running: Annotated[
+        int, _flag("Requests decoding at once, per worker.", "OUTRIDER_WORKER_MAX_RUNNING", min=1)
+    ] = 32,
+    context: Annotated[
+        int, _flag("Longest prompt and answer, in tokens.", "OUTRIDER_WORKER_CONTEXT", min=16)
+    ] = 2048,
+    kv_gib: Annotated[
+        float, _flag("KV cache per worker, in GiB.", "OUTRIDER_WORKER_KV_GIB", min=0.001)
+    ] = 1.0,
+    threads: Annotated[
+        int | None,
+        _flag(
+            "CPU threads per worker (default: cores / workers).", "OUTRIDER_WORKER_THREADS", min=1
+        ),
+    ] = None,
+    host: Annotated[
+        str, _flag("Address the router listens on.", "OUTRIDER_ROUTER_HOST")
+    ] = LOOPBACK,
+    port: Annotated[int, _port("The router's HTTP port.", "OUTRIDER_ROUTER_PORT")] = 8000,
+    planner_port: Annotated[
+        int, _port("The planner's gRPC port.", "OUTRIDER_PLANNER_GRPC_PORT")
+    ] = 7070,
+    planner_http_port: Annotated[
+        int, _port("The planner's HTTP port.", "OUTRIDER_PLANNER_HTTP_PORT")
+    ] = 7071,
+    worker_port: Annotated[
+        int, _port("First worker's gRPC port; the next ones follow.", "OUTRIDER_WORKER_PORT")
+    ] = 7080,
+    worker_metrics_port: Annotated[
+        int,
+        _port("First worker's metrics port; the next follow.", "OUTRIDER_WORKER_METRICS_PORT"),
+    ] = 7180,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        _flag("Least level shown.", "OUTRIDER_LOG_LEVEL"),
+    ] = "info",
+    log_format: Annotated[
+        Literal["console", "json"], _flag("Form of the services' lines.", "OUTRIDER_LOG_FORMAT")
+    ] = "console",
+    restart: Annotated[bool, typer.Option(help="Start a process again when it dies.")] = True,
+) -> None:
+    """Start planner, workers and router; Ctrl-C stops them."""
+    flags = dict(locals())  # the parameters are the fields of StackOptions, name by name
+    with _clear_errors():
+        _up(StackOptions(**flags))
+
+
+def _up(options: StackOptions) -> None:
+    model = model_for_workers(options.model)
+    token = os.environ.get("OUTRIDER_TOKEN") or secrets.token_urlsafe(32)
+    stack = build_stack(options, model, token)
+    require_free_ports(stack.children)
+    console = Console(tuple(child.name for child in stack.children))
+    path = os.environ.get("OUTRIDER_STATE_FILE")
+    state = StateFile(Path(path) if path else None, stack)
+    asyncio.run(Supervisor(stack, console, state, options.restart).run())
+
+
+@app.command()
+def router() -> None:
+    """Run a router alone; settings: OUTRIDER_ROUTER_*."""
+    with _clear_errors():
+        run_service("router")
+
+
+@app.command()
+def planner() -> None:
+    """Run a planner alone; settings: OUTRIDER_PLANNER_*."""
+    with _clear_errors():
+        run_service("planner")
+
+
+@app.command()
+def worker() -> None:
+    """Run a worker alone; settings: OUTRIDER_WORKER_*."""
+    with _clear_errors():
+        run_service("worker")
+
+
+@app.command()
+def fetch_model(
+    model: Annotated[str, typer.Argument(help="'demo', or a hub id where a network exists.")],
+) -> None:
+    """Get a model onto this machine and show where it is."""
+    with _clear_errors():
+        if model == DEMO:
+            path, installed = fetch_demo_model()
+            typer.echo(f"{path} ({'installed' if installed else 'already there'})")
+        else:
+            typer.echo(str(fetch_hub_model(model)))
+
+
+@app.command()
+def version() -> None:
+    """Show the version."""
+    typer.echo(f"outrider {__version__}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,73 @@
+"""What `outrider up` was asked for, as one frozen value, and the checks that need no network."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider_cli.demo import DEMO
+from outrider_cli.errors import CommandError
+
+LOOPBACK = "127.0.0.1"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_STATIC_POLICY = re.compile(r"static:\d+")
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """Flags of `outrider up`; names and defaults are those of the flags."""
+
+    model: str = DEMO
+    workers: int = 1
+    drafter: str = "ngram"
+    policy: str = "two_stage"
+    max_draft: int = 8
+    max_running: int = 32
+    context: int = 2048
+    kv_gib: float = 1.0
+    threads: int | None = None
+    host: str = LOOPBACK
+    port: int = 8000
+    planner_port: int = 7070
+    planner_http_port: int = 7071
+    worker_port: int = 7080
+    worker_metrics_port: int = 7180
+    log_level: str = "info"
+    log_format: str = "console"
+    restart: bool = True
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("two_stage", "off") and not _STATIC_POLICY.fullmatch(self.policy):
+            raise CommandError(
+                f"unknown policy {self.policy!r}: choose two_stage, off or static:K (static:3)"
+            )
+
+    @property
+    def threads_per_worker(self) -> int:
+        """CPU threads of one worker's forward; the cores are shared out evenly by default."""
+        return self.threads or max(1, (os.cpu_count() or 1) // self.workers)
+
+
+def is_hub_id(model: str) -> bool:
+    """True for `organisation/name` that is not a path on this machine."""
+    return bool(_HUB_ID.fullmatch(model)) and not Path(model).exists()
+
+
+def local_model(model: str) -> Path:
+    """The absolute path of a model folder or GGUF file.
+
+    Raises:
+        CommandError: it is neither a folder with a `config.json` nor a GGUF file.
+    """
+    path = Path(model).expanduser().resolve()
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return path
+        raise CommandError(f"{path} is no model: it holds no config.json")
+    if not path.exists():
+        raise CommandError(
+            f"unknown model {model!r}: give a local folder, a GGUF file, a hub id or {DEMO!r}"
+        )
+    if path.suffix != ".gguf":
+        raise CommandError(f"{path} is no model: expected a folder or a .gguf file")
+    return path

@@ -1,0 +1,96 @@
+"""Questions a supervisor asks from outside: is a port free, does a service answer?"""
+
+import asyncio
+import http.client
+import json
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from outrider_runtime.rpc import open_channel
+
+from outrider_cli.errors import CommandError
+from outrider_cli.stack import ChildSpec, Port
+
+PROBE_LIMIT_S = 2.0
+
+
+def require_free_ports(children: Iterable[ChildSpec]) -> None:
+    """Raise `CommandError` naming every port that is taken, or asked for twice."""
+    seen: dict[int, str] = {}
+    for child in children:
+        for port in child.ports.values():
+            if port.number in seen:
+                raise CommandError(
+                    f"port {port.number} is asked for twice, by {seen[port.number]} and "
+                    f"{child.name}: move one with {port.flag}"
+                )
+            seen[port.number] = child.name
+            if not is_free(port):
+                raise CommandError(
+                    f"port {port.number} ({child.name}) is taken: stop what listens there or "
+                    f"choose another with {port.flag}"
+                )
+
+
+def is_free(port: Port) -> bool:
+    """True where a server could listen now."""
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((port.host, port.number))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+async def http_ok(port: Port, path: str) -> bool:
+    """True where `GET path` answers 200."""
+    return (await http_get(port, path))[0] == 200
+
+
+async def http_json(port: Port, path: str) -> Any:
+    """The JSON body of `GET path`, or None where there is none."""
+    status, body = await http_get(port, path)
+    try:
+        return json.loads(body) if status == 200 else None
+    except ValueError:
+        return None
+
+
+async def http_get(port: Port, path: str) -> tuple[int, bytes]:
+    """Status and body; status 0 where nobody answers."""
+    return await asyncio.to_thread(_get, reachable(port.host), port.number, path)
+
+
+def reachable(host: str) -> str:
+    """An address to call a server at that listens on `host` (all interfaces → loopback)."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=PROBE_LIMIT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException):
+        return 0, b""
+    finally:
+        connection.close()
+
+
+async def grpc_serving(port: Port) -> bool:
+    """True where the standard health service says SERVING for the server as a whole."""
+    async with open_channel(f"{port.host}:{port.number}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_LIMIT_S)
+        except grpc.aio.AioRpcError:
+            return False
+    serving: bool = answer.status == health_pb2.HealthCheckResponse.SERVING
+    return serving

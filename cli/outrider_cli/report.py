@@ -1,0 +1,101 @@
+"""What the supervisor shows people and writes for programs: lines, the banner, the state file.
+
+Lines of the services and of the supervisor go to stderr, the ready banner to stdout.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from outrider_cli.probes import reachable
+from outrider_cli.stack import Port, Stack
+
+SUPERVISOR = "outrider"
+_QUESTION = "What is the capital of France?"
+
+
+class Console:
+    """Lines with the name of their process in front, in one column."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._width = max(len(name) for name in (SUPERVISOR, *names))
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor itself."""
+        self._line(SUPERVISOR, text)
+
+    def of(self, name: str) -> Callable[[str], None]:
+        """A function that shows lines of the process `name`."""
+        return lambda line: self._line(name, line)
+
+    def ready(self, port: Port, model: str) -> None:
+        """The banner: where to send requests, and one to copy."""
+        url = base_url(port)
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": _QUESTION}]})
+        _write(
+            sys.stdout,
+            f"\nOutrider is ready: {url}\n\n"
+            f"  curl {url}/chat/completions -H 'Content-Type: application/json' \\\n"
+            f"    -d '{body}'\n\n"
+            "Ctrl-C stops it.\n",
+        )
+
+    def _line(self, name: str, text: str) -> None:
+        _write(sys.stderr, f"{name:<{self._width}} | {text}")
+
+
+def base_url(port: Port) -> str:
+    """The address OpenAI clients take as `base_url`."""
+    host = reachable(port.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port.number}/v1"
+
+
+class StateFile:
+    """The stack in one small JSON file for scripts and tests; never holds the token."""
+
+    def __init__(self, path: Path | None, stack: Stack) -> None:
+        self._path = path
+        self._state: dict[str, Any] = {
+            "supervisor": os.getpid(),
+            "url": base_url(stack.router.ports["http"]),
+            "ready": False,
+            "ports": {
+                child.name: {use: port.number for use, port in child.ports.items()}
+                for child in stack.children
+            },
+            "children": {},
+        }
+
+    def child_started(self, name: str, pid: int, restarts: int) -> None:
+        self._state["children"][name] = {"pid": pid, "restarts": restarts}
+        self._write()
+
+    def child_ended(self, name: str) -> None:
+        self._state["children"].pop(name, None)
+        self._write()
+
+    def ready(self) -> None:
+        self._state["ready"] = True
+        self._write()
+
+    def remove(self) -> None:
+        if self._path:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        if not self._path:
+            return
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(self._state, indent=2))
+        partial.replace(self._path)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write a line; a reader that went away (`outrider up | head`) must not end the stack."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        return

@@ -1,0 +1,70 @@
+"""What all services' settings share: a frozen object read from the environment, shown masked.
+
+A service subclasses `ServiceSettings` with its own prefix; the token that authenticates services to
+one another is common to all (`OUTRIDER_TOKEN`).
+"""
+
+import ipaddress
+import json
+from typing import Literal
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ConfigurationError(Exception):
+    """Settings under which a service must not start; the message says what to change."""
+
+
+class ServiceSettings(BaseSettings):
+    """Common settings; subclasses set `model_config = settings_config("OUTRIDER_<SERVICE>_")`."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", validation_alias=AliasChoices("log_level", "OUTRIDER_LOG_LEVEL")
+    )
+    log_format: Literal["json", "console"] = Field(
+        "json", validation_alias=AliasChoices("log_format", "OUTRIDER_LOG_FORMAT")
+    )
+    token: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("token", "OUTRIDER_TOKEN"),
+        description="Shared secret that every gRPC call between services carries.",
+    )
+
+    def masked(self) -> str:
+        """One line of JSON for the start-up log, secrets hidden."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+    @property
+    def token_text(self) -> str | None:
+        """The token in clear, for the gRPC factories only."""
+        return self.token.get_secret_value() if self.token else None
+
+
+def settings_config(env_prefix: str) -> SettingsConfigDict:
+    """The configuration every service's settings class uses."""
+    return SettingsConfigDict(
+        env_prefix=env_prefix,
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """True for localhost and the loopback ranges; names are not resolved."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def require_secret_beyond_loopback(host: str, secret: str | None, name: str) -> None:
+    """Raise `ConfigurationError` for a server that others could reach without a secret."""
+    if not secret and not is_loopback(host):
+        raise ConfigurationError(
+            f"refusing to listen on {host}: it is beyond loopback and {name} is not set"
+        )

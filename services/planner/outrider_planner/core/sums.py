@@ -1,0 +1,171 @@
+"""Decayed sums: how counts of drafts age, and how they are named in the store.
+
+Knows the two time scales: *fast* sums fade by drafting rounds, *slow* ones by buckets of
+activity. Does not know what is estimated from them, nor how a store keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider_planner.core.types import MAX_BINS, MAX_DRAFT_TOKENS, FloatArray, IntArray
+
+FAST_HALF_LIFE_ROUNDS = 64.0
+SLOW_HALF_LIFE_S = 6 * 3600.0
+BUCKET_S = 15 * 60.0
+FLEET_CLASS = "*"
+
+_KINDS = ("drafted", "verified", "accepted")
+_ASKED = "asked"
+_SEPARATOR = "|"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CellKey:
+    """One (drafter, class, context band)."""
+
+    drafter: str
+    request_class: str
+    context_band: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Counts:
+    """Outcomes by position and bin. ``asked``: (K,). ``grid``: (3, K, bins).
+
+    The first axis of ``grid`` is drafted, verified, accepted-through. ``asked`` at a position
+    counts the request-rounds that were asked for a draft at least that long.
+    """
+
+    asked: FloatArray
+    grid: FloatArray
+
+    @classmethod
+    def zeros(cls, positions: int, bins: int = MAX_BINS) -> Counts:
+        """Nothing seen."""
+        return cls(np.zeros(positions), np.zeros((3, positions, bins)))
+
+    @property
+    def drafted(self) -> FloatArray:
+        """(K, bins)."""
+        return self.grid[0]
+
+    @property
+    def verified(self) -> FloatArray:
+        """(K, bins)."""
+        return self.grid[1]
+
+    @property
+    def accepted(self) -> FloatArray:
+        """(K, bins)."""
+        return self.grid[2]
+
+    def add(self, other: Counts) -> None:
+        """Adds in place; the other may hold fewer positions."""
+        positions = other.asked.size
+        self.asked[:positions] += other.asked
+        self.grid[:, :positions] += other.grid
+
+    def fade(self, rounds: int) -> None:
+        """Ages in place by a number of drafting rounds."""
+        factor = 2.0 ** (-rounds / FAST_HALF_LIFE_ROUNDS)
+        self.asked *= factor
+        self.grid *= factor
+
+    def view(self, positions: int, bins: int) -> Counts:
+        """The first positions and bins, without a copy."""
+        return Counts(self.asked[:positions], self.grid[:, :positions, :bins])
+
+    def floored(self, factor: float) -> Counts:
+        """Scaled down to whole numbers, which keeps accepted ≤ verified ≤ drafted."""
+        return Counts(np.floor(self.asked * factor), np.floor(self.grid * factor))
+
+
+def total(counts: Iterable[Counts], positions: int, bins: int = MAX_BINS) -> Counts:
+    """The sum of all."""
+    result = Counts.zeros(positions, bins)
+    for item in counts:
+        result.add(item)
+    return result
+
+
+def to_fields(key: CellKey, counts: Counts) -> dict[str, int]:
+    """Non-zero sums by field name, as the store keeps them."""
+    head = _SEPARATOR.join((key.drafter, key.request_class, str(key.context_band)))
+    fields: dict[str, int] = {}
+    for position in np.flatnonzero(counts.asked):
+        fields[f"{head}|{_ASKED}|{position}|0"] = int(counts.asked[position])
+    for kind, position, bin_ in np.argwhere(counts.grid):
+        name = f"{head}|{_KINDS[kind]}|{position}|{bin_}"
+        fields[name] = int(counts.grid[kind, position, bin_])
+    return fields
+
+
+def from_fields(fields: Mapping[str, float]) -> dict[CellKey, Counts]:
+    """Sums by cell; names that are not understood or out of range are left out."""
+    cells: dict[CellKey, Counts] = {}
+    for name, value in fields.items():
+        parsed = _parse(name)
+        if parsed is None or not np.isfinite(value) or value < 0:
+            continue
+        key, kind, position, bin_ = parsed
+        counts = cells.setdefault(key, Counts.zeros(MAX_DRAFT_TOKENS))
+        if kind == _ASKED:
+            counts.asked[position] += value
+        else:
+            counts.grid[_KINDS.index(kind), position, bin_] += value
+    return cells
+
+
+def _parse(name: str) -> tuple[CellKey, str, int, int] | None:
+    parts = name.split(_SEPARATOR)
+    if len(parts) != 6 or not all(part.isdecimal() for part in (parts[2], parts[4], parts[5])):
+        return None
+    drafter, request_class, band, kind, position, bin_ = parts
+    known = kind == _ASKED or kind in _KINDS
+    if not known or int(position) >= MAX_DRAFT_TOKENS or int(bin_) >= MAX_BINS:
+        return None
+    return CellKey(drafter, request_class, int(band)), kind, int(position), int(bin_)
+
+
+def weigh(buckets_newest_first: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Sums over buckets, halved for every half-life of *activity* in between.
+
+    The age of a bucket is its length times the number of later non-empty ones, so a quiet night
+    erases nothing.
+    """
+    step = 2.0 ** (-BUCKET_S / SLOW_HALF_LIFE_S)
+    weight = 1.0
+    sums: dict[str, float] = {}
+    for bucket in buckets_newest_first:
+        if not bucket:
+            continue
+        for name, value in bucket.items():
+            sums[name] = sums.get(name, 0.0) + weight * value
+        weight *= step
+    return sums
+
+
+def merge(into: dict[str, int], fields: Mapping[str, int]) -> None:
+    """Adds integer sums in place; exact in any order."""
+    for name, value in fields.items():
+        into[name] = into.get(name, 0) + value
+
+
+def asked_by_position(
+    asked: int, positions: int, requests: IntArray, carried: IntArray
+) -> FloatArray:
+    """Request-rounds asked for at least j drafts, (K,), in whole numbers.
+
+    A report says how often the drafter was asked, its rounds say for how many drafts: the share
+    of request-rounds whose carried length reaches j.
+    """
+    lengths = np.arange(1, positions + 1)
+    reached = (carried[None, :] >= lengths[:, None]) @ requests
+    if reached.size == 0 or reached[0] == 0:
+        return np.zeros(positions)
+    share: FloatArray = np.floor(asked * (reached / reached[0]) + 0.5)
+    return share

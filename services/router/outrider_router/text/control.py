@@ -1,0 +1,231 @@
+"""Control tokens: which they are, where they stand in a text, and how content is kept from them.
+
+A chat template marks roles and turns with control tokens. Whoever may write their text into a
+message could forge a turn, so text written by clients must never become one. Two tools do it:
+
+* `ControlTokens.find` says where the tokens stand, as the tokenizers library would match them.
+* `ContentMask` puts a private-use letter in place of each letter that would let content form a
+  control token, alone or together with the template's text around it. The length of a text does
+  not change, so positions found in the masked text hold in the unmasked one.
+
+Knows nothing of templates or of how text between control tokens is encoded.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+_OPENING, _CLOSING = "<[{|", ">]}|"
+# Keys whose values are checked words of the API and which templates compare.
+_ENUMERATED = frozenset({"role", "type"})
+# Supplementary private-use planes: no text in use has these letters.
+_PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
+_PRIVATE = re.compile(f"[{chr(_PRIVATE_FIRST)}-{chr(_PRIVATE_LAST)}]")
+
+
+class MaskError(ValueError):
+    """The texts use up the private-use letters that a mask needs."""
+
+
+@dataclass(frozen=True)
+class ControlToken:
+    """One control token and how the library matches it."""
+
+    token_id: int
+    text: str
+    special: bool
+    strips_left: bool = False
+    strips_right: bool = False
+    single_word: bool = False
+
+
+@dataclass(frozen=True)
+class ControlSpan:
+    """A control token found in a text, surrounding blanks that it swallows included."""
+
+    start: int
+    end: int
+    token_id: int
+
+
+def is_control(text: str, special: bool) -> bool:
+    """True for special tokens, and for other added tokens that look like a marker.
+
+    `</think>` and `<tool_call>` are not special for the library but steer the model all the same;
+    added words and runs of blanks are plain text.
+    """
+    looks_like_marker = len(text) > 2 and text[0] in _OPENING and text[-1] in _CLOSING
+    return special or looks_like_marker
+
+
+def control_tokens_of(library: Tokenizer) -> list[ControlToken]:
+    """The control tokens among a tokenizer's added tokens."""
+    return [
+        ControlToken(
+            token_id, token.content, token.special, token.lstrip, token.rstrip, token.single_word
+        )
+        for token_id, token in library.get_added_tokens_decoder().items()
+        if token.content and is_control(token.content, token.special)
+    ]
+
+
+class ControlTokens:
+    """A tokenizer's control tokens, ready to be looked for."""
+
+    def __init__(self, tokens: Iterable[ControlToken]) -> None:
+        self._by_text = {token.text: token for token in tokens}
+        self.ids = frozenset(token.token_id for token in self._by_text.values())
+        self._finder = re.compile(_any_of(self._by_text)) if self._by_text else None
+
+    def texts(self, special_only: bool = False) -> list[str]:
+        """Texts of the tokens, of the special ones alone on request."""
+        return [t.text for t in self._by_text.values() if t.special or not special_only]
+
+    def find(self, text: str) -> list[ControlSpan]:
+        """Where control tokens stand in `text`, leftmost first, the longest at one place."""
+        if self._finder is None:
+            return []
+        spans: list[ControlSpan] = []
+        for match in self._finder.finditer(text):
+            token = self._by_text[match.group()]
+            start, end = match.span()
+            if token.single_word and _touches_word(text, start, end):
+                continue
+            floor = spans[-1].end if spans else 0
+            start = _skip_blanks_back(text, start, floor) if token.strips_left else start
+            end = _skip_blanks(text, end) if token.strips_right else end
+            spans.append(ControlSpan(start, end, token.token_id))
+        return spans
+
+
+class ContentMask:
+    """Disguises content for one prompt; `unmask` gives the original back, of the same length.
+
+    Args:
+        control: what content must not form.
+        texts: every text that meets the mask, the template's source included; their letters are
+            never used as a disguise.
+
+    Raises:
+        MaskError: no block of private-use letters is free.
+    """
+
+    def __init__(self, control: ControlTokens, texts: Iterable[str]) -> None:
+        letters = sorted({letter for text in control.texts() for letter in text})
+        base = _free_block(len(letters), texts)
+        self._to_mask = {letter: chr(base + at) for at, letter in enumerate(letters)}
+        self._from_mask = str.maketrans({mask: letter for letter, mask in self._to_mask.items()})
+        self._all = _Former(control.texts())
+        self._special = _Former(control.texts(special_only=True))
+
+    def mask(self, text: str, special_only: bool = False) -> str:
+        """`text` with a disguise wherever a control token could begin or end."""
+        former = self._special if special_only else self._all
+        places = former.places(text)
+        if not places:
+            return text
+        masked = list(text)
+        for place in places:
+            masked[place] = self._to_mask[text[place]]
+        return "".join(masked)
+
+    def mask_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Messages with every text masked but roles and types.
+
+        What the assistant said keeps markers that are not special: templates look for `</think>`
+        there to drop old reasoning, and the model wrote them itself.
+        """
+        return [
+            {
+                key: value
+                if key in _ENUMERATED
+                else self._mask_value(value, special_only=message.get("role") == "assistant")
+                for key, value in message.items()
+            }
+            for message in messages
+        ]
+
+    def _mask_value(self, value: Any, special_only: bool) -> Any:
+        if isinstance(value, str):
+            return self.mask(value, special_only)
+        if isinstance(value, Mapping):
+            return {
+                self.mask(key): item if key in _ENUMERATED else self._mask_value(item, special_only)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._mask_value(item, special_only) for item in value]
+        return value
+
+    def unmask(self, text: str) -> str:
+        """The text without its disguise."""
+        return text.translate(self._from_mask)
+
+
+class _Former:
+    """Finds the places at which a text forms, or could help to form, one of the tokens."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tokens
+        # A look-ahead, so that tokens that overlap are all found.
+        self._whole = re.compile(f"(?={_any_of(tokens)})") if tokens else None
+        self._heads = {token[:size] for token in tokens for size in range(1, len(token))}
+        self._tails = {token[size:] for token in tokens for size in range(1, len(token))}
+        self._longest = max(map(len, tokens), default=0)
+
+    def places(self, text: str) -> set[int]:
+        """Indices of the letters to disguise."""
+        if self._whole is None or not text.strip():
+            return set()
+        # Templates trim: what stands at an edge after trimming is what meets the template's text.
+        start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+        found = {match.start() for match in self._whole.finditer(text)}
+        found |= self._beginnings(text, end)
+        if self._ends_or_continues(text[start : min(end, start + self._longest)], end - start):
+            found.add(start)
+        return found
+
+    def _beginnings(self, text: str, end: int) -> set[int]:
+        """Places near the end from which a token could begin and go on in the template."""
+        first = max(0, end - self._longest)
+        return {at for at in range(first, end) if text[at:end] in self._heads}
+
+    def _ends_or_continues(self, core: str, core_length: int) -> bool:
+        """True if a token begun in the template could end in the text or run all through it."""
+        if any(core[:size] in self._tails for size in range(1, len(core) + 1)):
+            return True
+        return core_length < self._longest and any(core in token for token in self._tokens)
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    """A pattern for any of the texts, longer ones first."""
+    return "(?:" + "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) + ")"
+
+
+def _touches_word(text: str, start: int, end: int) -> bool:
+    before, after = text[start - 1 : start], text[end : end + 1]
+    return any(letter.isalnum() or letter == "_" for letter in (before, after) if letter)
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _skip_blanks_back(text: str, at: int, floor: int) -> int:
+    while at > floor and text[at - 1].isspace():
+        at -= 1
+    return at
+
+
+def _free_block(size: int, texts: Iterable[str]) -> int:
+    """The first code point of `size` private-use letters that none of the texts has."""
+    used = {ord(letter) for text in texts for letter in _PRIVATE.findall(text)}
+    for base in range(_PRIVATE_FIRST, _PRIVATE_LAST - size, max(size, 1)):
+        if used.isdisjoint(range(base, base + size)):
+            return base
+    raise MaskError("the messages hold too many different private-use characters")

@@ -1,0 +1,141 @@
+"""Chat templates: a model's Jinja source, rendered in a sandbox as the library renders it.
+
+Knows the dialect that model makers write for: loop controls, `raise_exception`, `strftime_now`,
+`tojson` without HTML escapes, `{% generation %}` blocks. Time comes in as an argument. Knows
+nothing of tokens beyond the texts of the special ones that templates name.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class TemplateError(ValueError):
+    """The template is broken or refuses the messages; the text is fit for the client."""
+
+
+class ChatTemplate:
+    """One model's chat template.
+
+    Args:
+        source: the Jinja source.
+        tokenizer_config: content of `tokenizer_config.json`, for the special tokens' texts.
+        now: the local time, for templates that print a date.
+
+    Raises:
+        TemplateError: the source does not compile.
+    """
+
+    def __init__(
+        self, source: str, tokenizer_config: Mapping[str, Any], now: Callable[[], datetime]
+    ) -> None:
+        self.source = source
+        self._special = _special_texts(tokenizer_config)
+        environment = _environment(now)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the model's chat template does not compile: {error}") from error
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt as text.
+
+        Raises:
+            TemplateError: the template refuses these messages.
+        """
+        try:
+            return self._template.render(
+                **self._special,
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise TemplateError(f"the model's chat template failed: {error}") from error
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}…{% endgeneration %}` marks training text; here it prints its body."""
+
+    tags = {"generation"}  # noqa: RUF012 the base class declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(Namespace):
+    """Jinja's namespace without names that lead into the interpreter."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        for name in dict(*args, **values):
+            _check_name(name)
+        super().__init__(*args, **values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"namespace attribute {name!r} is not allowed")
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals = {
+        "range": environment.globals["range"],
+        "dict": lambda *args, **values: dict(*args, **values),
+        "namespace": _Namespace,
+        "raise_exception": _raise_exception,
+        "strftime_now": lambda layout: now().strftime(layout),
+    }
+    return environment
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _special_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Texts of the named special tokens; each is a string or an object with `content`."""
+    texts = {}
+    for name in _NAMED_TOKENS:
+        value = config.get(name)
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if isinstance(text, str):
+            texts[name] = text
+    return texts

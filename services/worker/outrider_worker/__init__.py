@@ -1,0 +1,1 @@
+"""The worker: one model replica that executes plans. It never tokenises and never plans."""

@@ -1,0 +1,104 @@
+"""What one forward looks like to attention: the row table and the backend seam.
+
+Knows: rows, page tables, the shapes that cross the seam. Does not know: how any backend
+computes, who owns which page, what a request is, or where the rows came from.
+
+Shapes: R rows, S sequences, P pages of the longest sequence, Hq query heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..kv import NULL_PAGE, PAGE_TOKENS, KvPool
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The row table of one forward: one row is one token at one position of one sequence.
+
+    Rows of a sequence are contiguous and in position order; how many there are may differ from
+    sequence to sequence (1 to K+1 in a verify round, up to the chunk size in prefill).
+    All K/V of a forward are written before attention runs, so a chain of drafts needs no mask:
+    a row sees the first `lengths` keys of its sequence, itself included.
+    """
+
+    token_ids: Tensor
+    """[R] int64, the token fed at this row."""
+    positions: Tensor
+    """[R] int64, absolute position in the sequence."""
+    slots: Tensor
+    """[R] int64, where the row's K/V go: page × PAGE_TOKENS + offset. Padding rows: the null page."""
+    sequence: Tensor
+    """[R] int64, index into `page_table`."""
+    lengths: Tensor
+    """[R] int64, keys visible to the row: position + 1, or 0 for a padding row."""
+    page_table: Tensor
+    """[S, P] int64, page ids in position order, filled up with the null page."""
+    tail_mask: Tensor | None = None
+    """Extra visibility among the rows of one forward, for trees. None for chains."""
+
+    def __post_init__(self) -> None:
+        shape = self.token_ids.shape
+        columns = (self.positions, self.slots, self.sequence, self.lengths)
+        if self.token_ids.dim() != 1 or any(column.shape != shape for column in columns):
+            raise ValueError("the columns of a row table are one-dimensional and of one length")
+        if self.page_table.dim() != 2:
+            raise ValueError("page_table is [sequences, pages]")
+
+    @property
+    def count(self) -> int:
+        """R, padding rows included."""
+        return self.token_ids.shape[0]
+
+    def padded_to(self, count: int) -> Rows:
+        """The same table with padding rows at its end, at least `count` rows long."""
+        missing = count - self.count
+        if missing <= 0:
+            return self
+
+        def column(values: Tensor, filler: int = 0) -> Tensor:
+            return pad(values, (0, missing), value=filler)
+
+        return Rows(
+            token_ids=column(self.token_ids),
+            positions=column(self.positions),
+            slots=column(self.slots, NULL_PAGE * PAGE_TOKENS),
+            sequence=column(self.sequence),
+            lengths=column(self.lengths),
+            page_table=self.page_table,
+            tail_mask=self.tail_mask,
+        )
+
+
+class AttentionPlan(Protocol):
+    """What a backend derived from one row table and reuses in every layer of that forward."""
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Causal attention of every row over its own sequence.
+
+        q: [R, Hq, D], rotated, in the pool's dtype. Returns [R, Hq, D]; what it holds for
+        padding rows is finite and means nothing.
+        """
+        ...
+
+
+class AttentionBackend(Protocol):
+    """One way to compute attention over the paged pool."""
+
+    def plan(self, rows: Rows, pool: KvPool, query_heads: int) -> AttentionPlan:
+        """Work out, once per forward, everything that does not depend on the layer.
+
+        The plan reads `pool` when it attends, so K/V must have been written by then.
+        Raises UnsupportedRows for a tail mask (or anything else) this backend cannot honour.
+        """
+        ...
+
+
+class UnsupportedRows(ValueError):
+    """A row table asks for something the chosen attention backend cannot do."""
+

@@ -1,0 +1,357 @@
+"""The engine's nouns: what a request is, what is drafted for it, what a plan and a round are.
+
+No tensors, no wire messages, no clock: everything here can be built and compared in a test.
+Lengths are in tokens, times in seconds.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+MAX_SCORE_BINS = 16
+
+
+class FinishReason(Enum):
+    STOP_TOKEN = "stop_token"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class FailureCode(Enum):
+    INVALID = "invalid"
+    UNSUPPORTED = "unsupported"
+    TOO_LONG = "too_long"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A regular end; `stop_token_id` only with STOP_TOKEN."""
+
+    reason: FinishReason
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An irregular end; `param` names the field of the request that is to blame, if one is."""
+
+    code: FailureCode
+    message: str
+    param: str = ""
+
+
+class RequestRefused(Exception):
+    """A request that must not enter the engine."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. temperature 0 = greedy, top_k 0 = off, top_p 1 = off."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    max_tokens: int = 16
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationLimits:
+    """What the request permits; None = the deployment decides."""
+
+    enabled: bool | None = None
+    max_draft_tokens: int | None = None
+
+    def cap(self, deployment_max_tokens: int) -> int:
+        """Drafts per round at most."""
+        if self.enabled is False:
+            return 0
+        if self.max_draft_tokens is None:
+            return deployment_max_tokens
+        return min(self.max_draft_tokens, deployment_max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Who a request is: the router stream it came on, its id there, and the choice."""
+
+    owner: str
+    request_id: str
+    choice_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """A request as submitted. `resumed_ids` were already delivered by another worker."""
+
+    key: RequestKey
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    resumed_ids: tuple[int, ...] = ()
+    speculation: SpeculationLimits = SpeculationLimits()
+    class_label: str = ""
+    deadline_s: float | None = None
+
+    @property
+    def request_class(self) -> str:
+        """What it can be told apart by before it runs (planner.md "Class")."""
+        mode = "greedy" if self.sampling.temperature == 0 else "sampled"
+        return f"{self.class_label}/{mode}" if self.class_label else mode
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafted tokens and the score bin of each; `asked_tokens` may be more than came."""
+
+    token_ids: tuple[int, ...] = ()
+    bins: tuple[int, ...] = ()
+    asked_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.bins):
+            raise ValueError("a draft needs one score bin for each token")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(slots=True)
+class SpeculationTotals:
+    """A request's draft counts; the bonus token is in none of them."""
+
+    verify_steps: int = 0
+    drafted_tokens: int = 0
+    verified_tokens: int = 0
+    accepted_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+
+    def add(self, drafted: int, verified: int, accepted: int) -> None:
+        """Count one round; a round without a verified draft is no verify step."""
+        self.drafted_tokens += drafted
+        self.verified_tokens += verified
+        self.accepted_tokens += accepted
+        if verified == 0:
+            return
+        self.verify_steps += 1
+        missing = accepted + 1 - len(self.acceptance_histogram)
+        self.acceptance_histogram.extend([0] * missing)
+        self.acceptance_histogram[accepted] += 1
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A live request: its tokens and the lengths from which the rest is derived.
+
+    token_ids: prompt and everything emitted; the last one is the *anchor*, whose K/V is not
+        written yet.
+    committed: K/V entries that are valid. Rollback of rejected drafts is only this number.
+    reserved: slots owned for it; committed ≤ reserved.
+    epoch: grows whenever results in flight must no longer be applied.
+    """
+
+    spec: RequestSpec
+    token_ids: list[int]
+    arrival: int
+    committed: int = 0
+    reserved: int = 0
+    pages: list[int] = field(default_factory=list)
+    epoch: int = 0
+    draft: Draft = NO_DRAFT
+    totals: SpeculationTotals = field(default_factory=SpeculationTotals)
+
+    @classmethod
+    def from_spec(cls, spec: RequestSpec, arrival: int) -> "Request":
+        return cls(spec, [*spec.prompt_ids, *spec.resumed_ids], arrival)
+
+    @property
+    def emitted(self) -> int:
+        """Tokens emitted so far, counted from the end of the original prompt."""
+        return len(self.token_ids) - len(self.spec.prompt_ids)
+
+    @property
+    def emitted_here(self) -> int:
+        """Tokens emitted by this worker."""
+        return self.emitted - len(self.spec.resumed_ids)
+
+    @property
+    def room_tokens(self) -> int:
+        """Tokens it may still emit."""
+        return self.spec.sampling.max_tokens - self.emitted
+
+    @property
+    def limit_tokens(self) -> int:
+        """Slots it can need at most: every token but the last one leaves K/V behind."""
+        return len(self.spec.prompt_ids) + self.spec.sampling.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterBudget:
+    """One drafter's part of a plan, by ladder step."""
+
+    draft_tokens: tuple[int, ...]
+    # target_rows[step][carried d]
+    target_rows: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMap:
+    """(position, bin) → survival, non-increasing along a chain."""
+
+    version: int
+    survival: tuple[tuple[float, ...], ...]
+
+    def score(self, position: int, score_bin: int) -> float:
+        """Deeper positions than mapped go on with the last one; unknown bins with the nearest."""
+        row = self.survival[min(position, len(self.survival) - 1)]
+        return row[min(score_bin, len(row) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Bounded exploration while the plan says off (host drafters: a share of rounds)."""
+
+    cohort_share: float = 0.0
+    plain_share: float = 0.0
+    draft_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    enabled: bool = True
+    minimum_threshold_tokens: float = 8.0
+    detectable_loss_ratio: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Budgets for every n. An n between two steps of the ladder uses the next larger one."""
+
+    version: int
+    requests_ladder: tuple[int, ...]
+    budgets: Mapping[str, DrafterBudget]
+    score_maps: Mapping[tuple[str, str], ScoreMap] = field(default_factory=dict)
+    class_caps: Mapping[str, int] = field(default_factory=dict)
+    class_weights: Mapping[str, float] = field(default_factory=dict)
+    probe: Probe = Probe()
+    guard: GuardSettings = GuardSettings()
+    validity_s: float = 5.0
+    grace_s: float = 5.0
+    report_interval_s: float = 0.25
+    policy: str = ""
+    reason: str = ""
+
+    def draft_tokens(self, drafter: str, requests: int) -> int:
+        """Stage 2: how long the drafts made at the end of a round of n requests should be."""
+        budget = self.budgets.get(drafter)
+        if budget is None or not self.requests_ladder:
+            return 0
+        return budget.draft_tokens[self._step(requests)]
+
+    def target_rows(self, drafter: str, requests: int, carried_tokens: int) -> int:
+        """Stage 1: rows of the target forward for n requests with drafts of length d."""
+        budget = self.budgets.get(drafter)
+        if budget is None or not self.requests_ladder or carried_tokens == 0:
+            return requests
+        row = budget.target_rows[self._step(requests)]
+        planned = row[min(carried_tokens, len(row) - 1)]
+        step_requests = self.requests_ladder[self._step(requests)]
+        # The step may stand for a larger n: its drafts per request are what is meant.
+        verify_rows = max(0, planned - step_requests)
+        return requests + -(-verify_rows * requests // step_requests)
+
+    def _step(self, requests: int) -> int:
+        return min(bisect_left(self.requests_ladder, requests), len(self.requests_ladder) - 1)
+
+
+OFF = Plan(version=0, requests_ladder=(), budgets={}, policy="off", reason="no plan in force")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOutcome:
+    """What became of one request's drafts in one round.
+
+    accepted ≤ verified ≤ len(bins) ≤ asked_tokens; a sparse drafter often has no bins at all.
+    """
+
+    drafter: str
+    request_class: str
+    context_tokens: int
+    asked_tokens: int
+    bins: tuple[int, ...]
+    verified: int
+    accepted: int
+
+
+class LaunchMode(Enum):
+    AHEAD = "ahead"
+    LATE_MASK = "late_mask"
+    IN_STEP = "in_step"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Where a round's time went, in seconds; prefill is in none of them."""
+
+    target_s: float = 0.0
+    feed_s: float = 0.0
+    draft_s: float = 0.0
+    hidden_host_s: float = 0.0
+    exposed_host_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """What the round took: hidden host time ran beside the device."""
+        return self.target_s + self.feed_s + self.draft_s + self.exposed_host_s
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round, once: usage, metrics, planner reports and logs all derive from this."""
+
+    round: int
+    requests: int
+    carried_draft_tokens: int
+    pool_tokens: int
+    target_rows: int
+    bucket_rows: int
+    prefill_tokens: int
+    request_context_tokens: int
+    row_context_tokens: int
+    times: RoundTimes
+    launch_mode: LaunchMode
+    emitted_tokens: int
+    accepted_tokens: int
+    next_draft_tokens: int
+    plan_version: int
+    outcomes: tuple[DraftOutcome, ...]
+    clamped: bool = False
+
+    @property
+    def verified_tokens(self) -> int:
+        return self.target_rows - self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class TokenNews:
+    """What one round gave one request."""
+
+    key: RequestKey
+    token_ids: tuple[int, ...]
+    accepted_tokens: int = 0
+    drafter: str = ""
+    end: Finish | Failure | None = None
+    totals: SpeculationTotals | None = None

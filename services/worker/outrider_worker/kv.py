@@ -1,0 +1,120 @@
+"""The paged key/value store of one model.
+
+Knows: the tensors, their layout, how many tokens fit a budget, how to write rows into slots.
+Does not know: which request owns which page (engine.pages), or how attention reads them.
+
+Layout: keys are kept transposed, [pages, kv_heads, head_dim, PAGE_TOKENS], values
+[pages, kv_heads, PAGE_TOKENS, head_dim]. So both products of attention over one page,
+q·K and p·V, are plain row-major matrix products: about twice as fast on CPUs as a product
+with transposed keys, which is where decoding spends its attention time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+PAGE_TOKENS = 64
+"""Tokens per page; also the block of keys that attention works on."""
+
+NULL_PAGE = 0
+"""The page that padding rows write to and that fills up page tables. Never owned by anyone."""
+
+
+class KvShape(Protocol):
+    """The part of a model's configuration that sizes its cache."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class SlotIndex:
+    """Where the rows of one forward go, worked out once and used in every layer."""
+
+    page: Tensor
+    """[R] int64"""
+    offset: Tensor
+    """[R] int64, within the page."""
+
+    @classmethod
+    def of(cls, slots: Tensor) -> SlotIndex:
+        """slots [R] int64, each page × PAGE_TOKENS + offset."""
+        return cls(page=slots // PAGE_TOKENS, offset=slots % PAGE_TOKENS)
+
+
+@dataclass(frozen=True)
+class KvPool:
+    """K and V of every layer, in pages. Page 0 is the null page."""
+
+    keys: Tensor
+    """[layers, pages, kv_heads, head_dim, PAGE_TOKENS]"""
+    values: Tensor
+    """[layers, pages, kv_heads, PAGE_TOKENS, head_dim]"""
+
+    @staticmethod
+    def bytes_per_token(shape: KvShape, dtype: torch.dtype) -> int:
+        """Memory of one token's K and V over all layers."""
+        return 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize
+
+    @classmethod
+    def of_pages(
+        cls, shape: KvShape, pages: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> KvPool:
+        """A pool of `pages` pages, the null page among them.
+
+        It starts as zeros: attention multiplies masked slots by zero, which needs them finite.
+        """
+        if pages < 2:
+            raise ValueError(f"a KV pool needs the null page and one more, not {pages}")
+        lead = (shape.layers, pages, shape.kv_heads)
+        return cls(
+            keys=torch.zeros((*lead, shape.head_dim, PAGE_TOKENS), dtype=dtype, device=device),
+            values=torch.zeros((*lead, PAGE_TOKENS, shape.head_dim), dtype=dtype, device=device),
+        )
+
+    @classmethod
+    def for_budget(
+        cls,
+        shape: KvShape,
+        budget_bytes: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> KvPool:
+        """The largest pool within `budget_bytes`. Raises ValueError where no page fits."""
+        page_bytes = cls.bytes_per_token(shape, dtype) * PAGE_TOKENS
+        pages = budget_bytes // page_bytes
+        if pages < 2:
+            raise ValueError(
+                f"a KV budget of {budget_bytes} bytes is too small: "
+                f"one page of {PAGE_TOKENS} tokens takes {page_bytes} bytes and two are needed"
+            )
+        return cls.of_pages(shape, pages, dtype, device)
+
+    @property
+    def pages(self) -> int:
+        """Pages in all, the null page included."""
+        return self.keys.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        return self.keys.shape[3]
+
+    def write(self, layer: int, k: Tensor, v: Tensor, index: SlotIndex) -> None:
+        """Store k, v [R, kv_heads, head_dim] of one layer at `index`.
+
+        Rows that share a slot (padding rows on the null page) leave one of their values there.
+        """
+        self.keys[layer][index.page, :, :, index.offset] = k
+        self.values[layer][index.page, :, index.offset] = v

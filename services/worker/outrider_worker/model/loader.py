@@ -1,0 +1,92 @@
+"""From a folder or GGUF file to a model that runs.
+
+Knows: the order of steps. Does not know: file formats (checkpoint, gguf), architectures (registry),
+where models come from (resolve).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..attention import AttentionBackend, make_attention
+from .base import CausalLM
+from .checkpoint import Checkpoint
+from .config import ModelConfig, ModelError, read_config
+from .registry import find_architecture
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and how much of it is, 0 to 1."""
+
+_UNUSED = ("rotary_emb.inv_freq",)
+"""Endings of tensors that some checkpoints carry though they follow from the configuration."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, and the folder that its tokenizer is in."""
+
+    model: CausalLM
+    config: ModelConfig
+    folder: Path
+
+
+def load_model(
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    progress: Progress = lambda step, done: None,
+    backend: AttentionBackend | None = None,
+) -> LoadedModel:
+    """Load a folder in the Hugging Face layout, or a GGUF file (converted once, then cached).
+
+    Weights are read, fused and packed layer by layer: beside the finished model, memory holds one
+    layer at most. Raises ModelError saying what is wrong with the files.
+    """
+    folder = _as_folder(path, progress)
+    config = read_config(folder)
+    architecture = find_architecture(config.architecture)
+    shapes = architecture.tensor_shapes(config)
+    with Checkpoint(folder) as checkpoint:
+        checkpoint.check(shapes, ignored=_unused(config))
+        reader = _counting(checkpoint, shapes, dtype, torch.device(device), progress)
+        model = architecture.build(config, reader, backend or make_attention("blocks"))
+    return LoadedModel(model, config, folder)
+
+
+def _as_folder(path: Path, progress: Progress) -> Path:
+    if path.is_dir():
+        return path
+    if path.suffix == ".gguf" and path.is_file():
+        from .gguf import converted_folder
+
+        return converted_folder(path, progress)
+    raise ModelError(f"{path} is neither a model folder nor a .gguf file")
+
+
+def _unused(config: ModelConfig) -> tuple[str, ...]:
+    """A tied head may be stored all the same: it is the embedding again."""
+    return (*_UNUSED, "lm_head.weight") if config.tie_embeddings else _UNUSED
+
+
+def _counting(
+    checkpoint: Checkpoint,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+) -> Callable[[str], Tensor]:
+    """A reader of tensors by name that reports progress."""
+    read = 0
+
+    def tensor(name: str) -> Tensor:
+        nonlocal read
+        read += 1
+        progress("loading weights", min(1.0, read / len(shapes)))
+        return checkpoint.tensor(name, dtype).to(device)
+
+    return tensor

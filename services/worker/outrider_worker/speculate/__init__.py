@@ -1,0 +1,1 @@
+"""Drafting, picking the rows to verify, and judging them."""

@@ -1,0 +1,27 @@
+"""What all tests share: one thread per process, no network, hypothesis' settings, a real stack."""
+
+import os
+
+# Before anything imports torch: threads of several processes on few cores only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.processes import Stack
+
+settings.register_profile(
+    "outrider", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("outrider")
+
+
+@pytest.fixture(scope="session")
+def demo_stack() -> Iterator[Stack]:
+    """A running `outrider up` with the demo model, shared by tests that leave it as it is."""
+    with Stack("--threads", "1") as stack:
+        yield stack
