@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
-CODE := lib services/router services/planner services/worker cli tests benchmarks
+CODE := lib services/router services/planner services/worker cli tests $(if $(wildcard benchmarks/*.py),benchmarks)
 
 .PHONY: setup up test lint gen bench clean
 
@@ -30,7 +30,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard $(CODE))
+	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/buf lint proto
 

@@ -7,12 +7,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.processes import Stack
+from tests.support.processes import Process, Stack
 
 settings.register_profile(
     "outrider", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -25,3 +25,15 @@ def demo_stack() -> Iterator[Stack]:
     """A running `outrider up` with the demo model, shared by tests that leave it as it is."""
     with Stack("--threads", "1") as stack:
         yield stack
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test shows the logs of the processes it was given."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        given = [each for each in item.funcargs.values() if isinstance(each, Process)]
+        report.sections.extend(("process", each.shown_log()) for each in given)
+    return report

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from outrider_runtime import __version__
 
 from outrider_cli.demo import DEMO, fetch_demo_model
 from outrider_cli.errors import CommandError, StackError
@@ -20,6 +19,7 @@ from outrider_cli.probes import require_free_ports
 from outrider_cli.report import Console, StateFile
 from outrider_cli.stack import build_stack
 from outrider_cli.supervisor import Supervisor
+from outrider_runtime import __version__
 
 app = typer.Typer(
     name="outrider",
@@ -64,7 +64,7 @@ def up(
         _flag("How drafts are planned: two_stage, static:K or off.", "OUTRIDER_PLANNER_POLICY"),
     ] = "two_stage",
     max_draft: Annotated[
-        int, _flag("Longest draft, in tokens.", "OUTRIDER_WORKER_MAX_DRAFT", min=0, max=64)
+        int, _flag("Longest draft, in tokens.", "OUTRIDER_WORKER_MAX_DRAFT", min=0, max=32)
     ] = 8,
     max_running: Annotated[
         int, _flag("Requests decoding at once, per worker.", "OUTRIDER_WORKER_MAX_RUNNING", min=1)

@@ -1,6 +1,5 @@
 """Names of models turned into something a worker can load, before any process is started."""
 
-import importlib
 from pathlib import Path
 
 from outrider_cli.demo import DEMO, fetch_demo_model
@@ -33,11 +32,11 @@ def fetch_hub_model(hub_id: str) -> Path:
     if not is_hub_id(hub_id):
         raise CommandError(f"unknown model {hub_id!r}: give {DEMO!r} or a hub id (name/name)")
     try:
-        loader = importlib.import_module("outrider_worker.model.loader")
+        # Late: torch takes seconds and may not be installed.
+        from outrider_worker.model import ModelError, resolve_model
     except ModuleNotFoundError as error:
         raise missing_package(error, "worker") from error
     try:
-        path: Path = loader.resolve_model(hub_id)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CommandError(f"cannot get the model {hub_id!r}: {error}") from error
-    return path
+        return resolve_model(hub_id)
+    except ModelError as error:
+        raise CommandError(str(error)) from error

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from outrider_runtime.rpc import open_channel
 
 from outrider_cli.errors import CommandError
 from outrider_cli.stack import ChildSpec, Port
+from outrider_runtime.rpc import open_channel
 
 PROBE_LIMIT_S = 2.0
 

@@ -105,4 +105,4 @@ def _router(options: StackOptions, workers: tuple[ChildSpec, ...]) -> ChildSpec:
         "OUTRIDER_ROUTER_PORT": str(http.number),
         "OUTRIDER_ROUTER_WORKERS": targets,
     }
-    return ChildSpec(ROUTER, "outrider_router", environment, {"http": http}, 10.0)
+    return ChildSpec(ROUTER, "outrider_router", environment, {"http": http}, 15.0)

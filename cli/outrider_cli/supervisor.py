@@ -9,14 +9,13 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from outrider_runtime.heartbeat import ReconnectBackoff
-from outrider_runtime.lifecycle import EXIT_WITH_PARENT, stop_event
-
 from outrider_cli.child import Child, start_child
 from outrider_cli.errors import StackError
 from outrider_cli.probes import grpc_serving, http_json, http_ok
 from outrider_cli.report import Console, StateFile
 from outrider_cli.stack import PLANNER, ROUTER, ChildSpec, Stack
+from outrider_runtime.heartbeat import ReconnectBackoff
+from outrider_runtime.lifecycle import EXIT_WITH_PARENT, stop_event
 
 MAX_RESTARTS = 5
 FORGIVEN_AFTER_S = 60.0

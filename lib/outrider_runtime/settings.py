@@ -20,13 +20,13 @@ class ServiceSettings(BaseSettings):
     """Common settings; subclasses set `model_config = settings_config("OUTRIDER_<SERVICE>_")`."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", validation_alias=AliasChoices("log_level", "OUTRIDER_LOG_LEVEL")
+        default="info", validation_alias=AliasChoices("log_level", "OUTRIDER_LOG_LEVEL")
     )
     log_format: Literal["json", "console"] = Field(
-        "json", validation_alias=AliasChoices("log_format", "OUTRIDER_LOG_FORMAT")
+        default="json", validation_alias=AliasChoices("log_format", "OUTRIDER_LOG_FORMAT")
     )
     token: SecretStr | None = Field(
-        None,
+        default=None,
         validation_alias=AliasChoices("token", "OUTRIDER_TOKEN"),
         description="Shared secret that every gRPC call between services carries.",
     )

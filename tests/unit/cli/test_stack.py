@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from outrider_cli.errors import CommandError
 from outrider_cli.options import StackOptions, is_hub_id, local_model
 from outrider_cli.probes import require_free_ports

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outrider_planner.core.isotonic import isotonic
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.types import FloatArray
 
@@ -22,7 +23,9 @@ PRIOR_WEIGHT = 2.0
 NEIGHBOUR_WEIGHT = 2.0
 FLEET_WEIGHT = 4.0
 SLOW_WEIGHT = 12.0
-_CONDITIONAL_BOUNDS = (0.01, 0.99)
+# Bins never drafted from keep next to no mass: a phantom bin would carry the prior's survival.
+_UNIFORM_WEIGHT = 0.05
+_LEAST_CONDITIONAL, _MOST_CONDITIONAL = 0.01, 0.99
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +68,8 @@ def estimate(
     )
     asked = [np.stack([counts.asked for counts in source])[:, :, None] for source in sources]
     levels = [_with_neighbours(Level(v, a)) for v, a in zip(verified, accepted, strict=True)]
-    survival = isotonic(
-        chain_survival(levels), sum(level.trials for level in levels) + PRIOR_WEIGHT
-    )
+    evidence = levels[0].trials + levels[1].trials + levels[2].trials
+    survival = isotonic(chain_survival(levels), evidence + PRIOR_WEIGHT)
     lengths = [Level(a, d.sum(-1, keepdims=True)) for a, d in zip(asked, drafted, strict=True)]
     length = chain_survival(lengths)[:, :, 0] if sparse else np.ones(asked[0].shape[:2])
     return Estimates(
@@ -80,43 +82,49 @@ def estimate(
 
 
 def chain_survival(levels: Sequence[Level]) -> FloatArray:
-    """P(success through position j), (C, K, S), for levels ordered from nearest to farthest.
+    """P(success through position j), (C, K, S), from fast, slow and fleet evidence.
 
     Each level is shrunk to the next one with a bounded weight; under the last lies the geometric
     continuation of shallower positions, and under that a weak prior.
     """
     classes, positions, bins = levels[0].trials.shape
+    offset, slope = _shrunk(levels)
+    trials, gained = _continuation_evidence(levels)
     survival = np.empty((classes, positions, bins))
     previous = np.ones((classes, bins))
     conditional = np.full((classes, 1), PRIOR_CONDITIONAL)
     for j in range(positions):
-        at_j = [Level(level.trials[:, j], level.successes[:, j]) for level in levels]
-        survival[:, j] = np.minimum(_shrunk(at_j, previous * conditional), previous)
-        conditional = _continued(at_j, previous, conditional)
+        survival[:, j] = np.minimum(offset[:, j] + slope[:, j] * (previous * conditional), previous)
+        # Trials at j that survived to j − 1 are trials × survival(j − 1): no trials, no news.
+        reached = (trials[:, j] * previous).sum(-1, keepdims=True)
+        ratio = (gained[:, j] + PRIOR_WEIGHT * conditional) / (reached + PRIOR_WEIGHT)
+        conditional = np.minimum(np.maximum(ratio, _LEAST_CONDITIONAL), _MOST_CONDITIONAL)
         previous = survival[:, j]
     return survival
 
 
-def _shrunk(at_j: Sequence[Level], prior: FloatArray) -> FloatArray:
-    value, weight = prior, np.full_like(prior, PRIOR_WEIGHT)
-    caps = (SLOW_WEIGHT, FLEET_WEIGHT, PRIOR_WEIGHT)[-len(at_j) :]
-    for level, cap in zip(reversed(at_j), reversed(caps), strict=True):
+def _shrunk(levels: Sequence[Level]) -> tuple[FloatArray, FloatArray]:
+    """The shrunk estimate as a linear function of the prior: (offset, slope), each (C, K, S)."""
+    offset, slope = np.zeros_like(levels[0].trials), np.ones_like(levels[0].trials)
+    weight = np.full_like(slope, PRIOR_WEIGHT)
+    caps = (SLOW_WEIGHT, FLEET_WEIGHT, PRIOR_WEIGHT)
+    for level, cap in zip(reversed(levels), reversed(caps), strict=True):
         weight = np.minimum(weight, cap)
-        value = (level.successes + weight * value) / (level.trials + weight)
-        weight = level.trials + weight
-    return value
+        whole = level.trials + weight
+        offset = (level.successes + weight * offset) / whole
+        slope = weight * slope / whole
+        weight = whole
+    return offset, slope
 
 
-def _continued(at_j: Sequence[Level], previous: FloatArray, conditional: FloatArray) -> FloatArray:
-    """Conditional success ratio at the deepest known position so far, (C, 1).
-
-    Trials at j that survived to j − 1 are trials × survival(j − 1): no trials, no news.
-    """
-    nearest = next((level for level in at_j if level.trials.any()), at_j[-1])
-    reached = (nearest.trials * previous).sum(-1, keepdims=True)
-    gained = nearest.successes.sum(-1, keepdims=True)
-    ratio = (gained + PRIOR_WEIGHT * conditional) / (reached + PRIOR_WEIGHT)
-    return np.clip(ratio, *_CONDITIONAL_BOUNDS)
+def _continuation_evidence(levels: Sequence[Level]) -> tuple[FloatArray, FloatArray]:
+    """Trials by bin (C, K, S) and successes over all bins (C, K, 1), farther levels bounded."""
+    trials, gained = levels[0].trials, levels[0].successes.sum(-1, keepdims=True)
+    for level, cap in zip(levels[1:], (SLOW_WEIGHT, FLEET_WEIGHT), strict=True):
+        scale = cap / np.maximum(level.trials.sum(-1, keepdims=True), cap)
+        trials = trials + scale * level.trials
+        gained = gained + scale * level.successes.sum(-1, keepdims=True)
+    return trials, gained
 
 
 def _with_neighbours(level: Level) -> Level:
@@ -129,44 +137,24 @@ def _with_neighbours(level: Level) -> Level:
     return Level(level.trials + scale * trials, level.successes + scale * successes)
 
 
-def isotonic(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted least-squares fit that does not fall along the last axis.
-
-    The minimax form of pool-adjacent-violators: fit_b = max over k ≤ b of the min over l ≥ b of
-    mean(k…l); O(S²) and free of loops. Weights must be positive. Weighted sums are preserved.
-    """
-    size = values.shape[-1]
-    if size == 1:
-        return values
-    zero = np.zeros((*values.shape[:-1], 1))
-    weight_sum = np.concatenate([zero, np.cumsum(weights, -1)], -1)
-    value_sum = np.concatenate([zero, np.cumsum(values * weights, -1)], -1)
-    weight_in = weight_sum[..., None, 1:] - weight_sum[..., :-1, None]
-    value_in = value_sum[..., None, 1:] - value_sum[..., :-1, None]
-    upper = np.triu(np.ones((size, size), dtype=bool))
-    mean = np.where(upper, value_in / np.where(upper, weight_in, 1.0), np.inf)
-    least = np.minimum.accumulate(mean[..., ::-1], axis=-1)[..., ::-1]
-    fit: FloatArray = np.where(upper, least, -np.inf).max(axis=-2)
-    return fit
-
-
 def _bin_share(drafted: Sequence[FloatArray]) -> FloatArray:
     """Distribution over bins; an unseen position repeats the one before it."""
     nearest, slow, fleet = drafted
     share = np.empty_like(nearest)
     classes, positions, bins = nearest.shape
-    previous = np.full((classes, bins), 1.0 / bins)
-    farther = _capped(slow, SLOW_WEIGHT) + _capped(fleet, FLEET_WEIGHT)
+    previous = np.full((classes, bins), _UNIFORM_WEIGHT / bins)
+    known = nearest + _capped(slow, SLOW_WEIGHT) + _capped(fleet, FLEET_WEIGHT)
     for j in range(positions):
-        mass = nearest[:, j] + farther[:, j] + PRIOR_WEIGHT * previous
-        previous = mass / mass.sum(-1, keepdims=True)
-        share[:, j] = previous
+        mass = known[:, j] + previous
+        share[:, j] = mass / mass.sum(-1, keepdims=True)
+        previous = PRIOR_WEIGHT * share[:, j]
     return share
 
 
 def _capped(drafted: FloatArray, cap: float) -> FloatArray:
     mass = drafted.sum(-1, keepdims=True)
-    return drafted * (cap / np.maximum(mass, cap))
+    capped: FloatArray = drafted * (cap / np.maximum(mass, cap))
+    return capped
 
 
 def _class_share(fast_asked: FloatArray, slow_asked: FloatArray) -> FloatArray:

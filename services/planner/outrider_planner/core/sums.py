@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outrider_planner.core.types import MAX_BINS, MAX_DRAFT_TOKENS, FloatArray, IntArray
+from outrider_planner.core.types import MAX_BINS, MAX_DRAFT_TOKENS, FloatArray
 
 FAST_HALF_LIFE_ROUNDS = 64.0
 SLOW_HALF_LIFE_S = 6 * 3600.0
@@ -51,17 +51,20 @@ class Counts:
     @property
     def drafted(self) -> FloatArray:
         """(K, bins)."""
-        return self.grid[0]
+        plane: FloatArray = self.grid[0]
+        return plane
 
     @property
     def verified(self) -> FloatArray:
         """(K, bins)."""
-        return self.grid[1]
+        plane: FloatArray = self.grid[1]
+        return plane
 
     @property
     def accepted(self) -> FloatArray:
         """(K, bins)."""
-        return self.grid[2]
+        plane: FloatArray = self.grid[2]
+        return plane
 
     def add(self, other: Counts) -> None:
         """Adds in place; the other may hold fewer positions."""
@@ -153,19 +156,3 @@ def merge(into: dict[str, int], fields: Mapping[str, int]) -> None:
     """Adds integer sums in place; exact in any order."""
     for name, value in fields.items():
         into[name] = into.get(name, 0) + value
-
-
-def asked_by_position(
-    asked: int, positions: int, requests: IntArray, carried: IntArray
-) -> FloatArray:
-    """Request-rounds asked for at least j drafts, (K,), in whole numbers.
-
-    A report says how often the drafter was asked, its rounds say for how many drafts: the share
-    of request-rounds whose carried length reaches j.
-    """
-    lengths = np.arange(1, positions + 1)
-    reached = (carried[None, :] >= lengths[:, None]) @ requests
-    if reached.size == 0 or reached[0] == 0:
-        return np.zeros(positions)
-    share: FloatArray = np.floor(asked * (reached / reached[0]) + 0.5)
-    return share

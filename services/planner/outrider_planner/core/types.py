@@ -19,7 +19,7 @@ BoolArray = NDArray[np.bool_]
 
 PROTOCOL_VERSION = 1
 MAX_BINS = 16
-MAX_DRAFT_TOKENS = 32
+MAX_DRAFT_TOKENS = 64
 
 
 class Objective(Enum):
@@ -164,14 +164,16 @@ class RoundColumns:
 class AcceptanceCell:
     """Draft outcomes of one (drafter, class, context band) since the last report.
 
-    ``drafted``, ``verified``, ``accepted``: by position. The ``bin_*`` columns are parallel, one
-    entry per non-empty (position, bin); empty for a drafter without scores.
+    ``asked_by_position``: request-rounds asked for at least that many drafts; ``drafted``,
+    ``verified``, ``accepted``: by position, all four of equal length. The ``bin_*`` columns are
+    parallel, one entry per non-empty (position, bin); empty for a drafter without scores.
     """
 
     drafter: str
     request_class: str
     context_band: int
     asked: int
+    asked_by_position: IntArray
     drafted: IntArray
     verified: IntArray
     accepted: IntArray

@@ -68,9 +68,9 @@ class ModelText:
         """Ids of a raw prompt as the library gives them: its writer is the template."""
         return self.tokenizer.encode(prompt, add_special_tokens)
 
-    def least_tokens(self, text: str) -> int:
-        """A number of tokens that `text` has at least, found without encoding it."""
-        return len(text) // self.tokenizer.longest_token_chars
+    def least_tokens(self, characters: int) -> int:
+        """Tokens that a text of this size has at least, known without encoding it."""
+        return characters // self.tokenizer.most_chars_per_token
 
 
 def texts_in(value: Any) -> list[str]:

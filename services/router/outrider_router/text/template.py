@@ -99,15 +99,23 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
     )
+
+    def strftime_now(layout: str) -> str:
+        return now().strftime(layout)
+
     environment.filters["tojson"] = _to_json
-    environment.globals = {
-        "range": environment.globals["range"],
-        "dict": lambda *args, **values: dict(*args, **values),
+    environment.globals |= {
+        "dict": _new_dict,
         "namespace": _Namespace,
         "raise_exception": _raise_exception,
-        "strftime_now": lambda layout: now().strftime(layout),
+        "strftime_now": strftime_now,
     }
     return environment
+
+
+def _new_dict(*args: Any, **values: Any) -> dict[Any, Any]:
+    """`dict` as a function: templates get no way to the class."""
+    return dict(*args, **values)
 
 
 def _raise_exception(message: str) -> None:

@@ -42,7 +42,13 @@ class ModelTokenizer:
         self._library.no_padding()
         self.control = ControlTokens(control_tokens_of(self._library))
         self.table = TokenTable(self._library, json.loads(source).get("decoder"))
-        self.longest_token_chars = max(map(len, self._library.get_vocab()), default=1)
+
+    @cached_property
+    def most_chars_per_token(self) -> int:
+        """No token stands for more characters of a text than this."""
+        longest = max(map(len, self._library.get_vocab()), default=1)
+        # Unicode normalisation composes characters, at most four into one.
+        return longest * (1 if self._library.normalizer is None else 4)
 
     @property
     def vocab_size(self) -> int:

@@ -100,7 +100,7 @@ class Engine:
         self._draft(turn)
         if turn.news:
             self._on_news(self.rounds, turn.news)
-        if turn.requests:
+        if turn.requests or turn.prefill_tokens:
             self._book(turn)
 
     def _take_in(self, commands: Sequence[Command], turn: Turn) -> None:
@@ -187,6 +187,7 @@ class Engine:
             stops = stop_ids(request, parts.eos_token_ids)
             commit = commit_run([token_id], 0, request.room_tokens, stops)
             self._append(request, commit.token_ids)
+            turn.first_tokens += len(commit.token_ids)
             self._report(request, commit.token_ids, 0, commit.finish, turn)
         turn.prefill_tokens = sum(chunk.tokens for chunk in chunks)
         turn.prefill_s = self._now_s() - started_s
@@ -262,10 +263,15 @@ class Engine:
             self._parts.drafter.release(request.spec.key)
 
     def _book(self, turn: Turn) -> None:
-        """Close the round: its record goes to whoever counts, its time to the guard's ledger."""
+        """Close the step: its record goes to whoever counts, its time to the guard's ledger."""
         self.rounds += 1
         now_s = self._now_s()
         record = turn.record(self.rounds, now_s)
+        if record.requests:
+            self._guard_round(record, turn, now_s)
+        self._on_record(record)
+
+    def _guard_round(self, record: RoundRecord, turn: Turn, now_s: float) -> None:
         times = record.times
         guard = self._parts.guard
         guard.settings = turn.plan.guard
@@ -283,7 +289,6 @@ class Engine:
             trial=on_trial,
             now_s=now_s,
         )
-        self._on_record(record)
 
     def _off_s(self, record: RoundRecord) -> float:
         """T(n) + c(n): what a plain round over the same requests would have taken."""

@@ -36,6 +36,7 @@ class Turn:
     row_context_tokens: int = 0
     emitted_tokens: int = 0
     accepted_tokens: int = 0
+    first_tokens: int = 0
     prefill_tokens: int = 0
     target_s: float = 0.0
     draft_s: float = 0.0
@@ -92,5 +93,6 @@ class Turn:
             next_draft_tokens=self.drafted.tokens,
             plan_version=self.plan.version,
             outcomes=tuple(self.outcomes),
+            first_tokens=self.first_tokens,
             clamped=self.clamped,
         )

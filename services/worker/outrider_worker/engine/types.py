@@ -320,7 +320,11 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round, once: usage, metrics, planner reports and logs all derive from this."""
+    """One step of the engine, once: metrics, planner reports and logs all derive from this.
+
+    requests is 0 in a step that only prefilled. first_tokens were emitted by prefills: they are
+    in no round's emitted_tokens.
+    """
 
     round: int
     requests: int
@@ -338,6 +342,7 @@ class RoundRecord:
     next_draft_tokens: int
     plan_version: int
     outcomes: tuple[DraftOutcome, ...]
+    first_tokens: int = 0
     clamped: bool = False
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attention.base import Rows
 from ..kv import KvPool
-from .config import ModelConfig, ModelError
+from .config import ModelConfig
 
 
 class CausalLM(Protocol):

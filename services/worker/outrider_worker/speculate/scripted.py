@@ -70,7 +70,8 @@ class ScriptedDrafter:
         self._committed[key].extend(token_ids)
 
     def release(self, key: RequestKey) -> None:
-        state.pop(key, None)
+        self._committed.pop(key, None)
+        self._rounds.pop(key, None)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._propose_one(ask) if ask.tokens > 0 else NO_DRAFT for ask in asks]

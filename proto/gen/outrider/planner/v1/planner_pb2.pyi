@@ -448,6 +448,7 @@ class AcceptanceCell(_message.Message):
     BIN_VERIFIED_FIELD_NUMBER: _builtins.int
     BIN_ACCEPTED_FIELD_NUMBER: _builtins.int
     SCORE_MAP_VERSION_FIELD_NUMBER: _builtins.int
+    ASKED_BY_POSITION_FIELD_NUMBER: _builtins.int
     drafter: _builtins.str
     request_class: _builtins.str
     context_band: _builtins.int
@@ -475,6 +476,12 @@ class AcceptanceCell(_message.Message):
     def bin_verified(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def bin_accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def asked_by_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Request-rounds in which at least position + 1 drafts were asked for, index 0 = first draft.
+        P(len >= j) of a sparse drafter is drafted / asked at the same position, whatever d was.
+        """
+
     def __init__(
         self,
         *,
@@ -491,10 +498,11 @@ class AcceptanceCell(_message.Message):
         bin_verified: _abc.Iterable[_builtins.int] | None = ...,
         bin_accepted: _abc.Iterable[_builtins.int] | None = ...,
         score_map_version: _builtins.int = ...,
+        asked_by_position: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "asked", b"asked", "bin", b"bin", "bin_accepted", b"bin_accepted", "bin_drafted", b"bin_drafted", "bin_position", b"bin_position", "bin_verified", b"bin_verified", "context_band", b"context_band", "drafted", b"drafted", "drafter", b"drafter", "request_class", b"request_class", "score_map_version", b"score_map_version", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "asked", b"asked", "asked_by_position", b"asked_by_position", "bin", b"bin", "bin_accepted", b"bin_accepted", "bin_drafted", b"bin_drafted", "bin_position", b"bin_position", "bin_verified", b"bin_verified", "context_band", b"context_band", "drafted", b"drafted", "drafter", b"drafter", "request_class", b"request_class", "score_map_version", b"score_map_version", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,227 @@
+"""What a round costs: T(b), E(b), D(n, d), c(n) as arrays ready for the search.
+
+Knows the online correction of the measured table by the rounds that ran. Does not know acceptance
+or plans. Seconds throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider_planner.core.curves import CurveSet, GridSet, between, padded, pooled
+from outrider_planner.core.types import BoolArray, FloatArray, Hello, IntArray, RoundColumns
+
+RESIDUAL_CLIP = 1.0
+_HALF_LIFE_ROUNDS = 64.0
+_SHRINK_WEIGHT = 8.0
+_LEAST_ROUND_S = 1e-5
+_US = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostModel:
+    """Costs at the present context. ``target_s`` and ``feed_s[drafter]``: (R + 1,), by rows.
+
+    Index 0 stands for no rows at all. Where rows are padded the arrays hold T_eff, the least time
+    at which that many rows can be launched. ``draft_s[drafter]``: (steps, K + 1), by ladder step
+    and d. ``host_s``: (steps,). ``edges``: bucket row counts, empty where nothing is padded.
+    """
+
+    ladder: tuple[int, ...]
+    target_s: FloatArray
+    feed_s: Mapping[str, FloatArray]
+    draft_s: Mapping[str, FloatArray]
+    host_s: FloatArray
+    edges: IntArray
+
+    @property
+    def max_rows(self) -> int:
+        """R: the most rows one forward may have."""
+        return int(self.target_s.size) - 1
+
+    def off_rate(self) -> FloatArray:
+        """Tokens per second with speculation off, (steps,)."""
+        n = np.array(self.ladder)
+        rate: FloatArray = n / (self.target_s[n] + self.host_s)
+        return rate
+
+
+@dataclass(slots=True, eq=False)
+class Residual:
+    """A decayed mean of log(measured / table), each clipped to ±1."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def observe(self, logs: FloatArray) -> int:
+        """Takes in one log ratio per round; returns how many were clipped."""
+        fade = 2.0 ** (-logs.size / _HALF_LIFE_ROUNDS)
+        self.total = self.total * fade + float(np.clip(logs, -RESIDUAL_CLIP, RESIDUAL_CLIP).sum())
+        self.weight = self.weight * fade + logs.size
+        return int((np.abs(logs) > RESIDUAL_CLIP).sum())
+
+    def mean(self, prior: float = 0.0) -> float:
+        """The mean log ratio, shrunk to ``prior`` so that few rounds cannot move it far."""
+        return (self.total + _SHRINK_WEIGHT * prior) / (self.weight + _SHRINK_WEIGHT)
+
+
+@dataclass(slots=True, eq=False)
+class CostTracker:
+    """One worker's costs: the table from its hello, corrected by what its rounds measured."""
+
+    hello: Hello
+    ladder: tuple[int, ...]
+    clips: int = 0
+    context_tokens: float = 0.0
+    _overall: Residual = field(default_factory=Residual)
+    _feed: Residual = field(default_factory=Residual)
+    _draft: Residual = field(default_factory=Residual)
+    _by_bucket: dict[int, Residual] = field(default_factory=dict)
+    _target: CurveSet = field(init=False)
+    _feeds: dict[str, CurveSet] = field(init=False)
+    _drafts: dict[str, GridSet] = field(init=False)
+    _host_s: FloatArray = field(init=False)
+    _host_weight: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        table = self.hello.cost_table
+        costs = {item.drafter: item for item in (table.drafters if table else ())}
+        names = [traits.name for traits in self.hello.drafters]
+        self._target = CurveSet.of(table.target if table else ())
+        self._feeds = {n: CurveSet.of(costs[n].feed if n in costs else ()) for n in names}
+        self._drafts = {n: GridSet.of(costs[n].draft if n in costs else ()) for n in names}
+        self._host_s = np.zeros(len(self.ladder))
+        self._host_weight = np.zeros(len(self.ladder))
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a target curve was measured."""
+        return bool(self._target)
+
+    def least_round_s(self) -> float:
+        """A bound no real round can beat: a fifth of the fastest measured target pass."""
+        if not self.has_table:
+            return _LEAST_ROUND_S
+        return max(0.2 * float(self._target.seconds.min()), _LEAST_ROUND_S)
+
+    def table_target_s(self, rows: IntArray) -> FloatArray:
+        """The table's uncorrected time for row counts, at the present context."""
+        return self._target.between(self.context_tokens, rows)
+
+    def observe(self, rounds: RoundColumns, timed: BoolArray) -> None:
+        """Learns from rounds; ``timed`` masks those whose times are believed."""
+        if len(rounds) == 0:
+            return
+        mean = rounds.request_context_tokens.sum() / max(int(rounds.requests.sum()), 1)
+        keep = 2.0 ** (-len(rounds) / _HALF_LIFE_ROUNDS) if self.context_tokens else 0.0
+        self.context_tokens = keep * self.context_tokens + (1.0 - keep) * float(mean)
+        self._observe_host(rounds)
+        if self.has_table and timed.any():
+            self._observe_target(rounds.bucket_rows[timed], rounds.target_us[timed])
+            self._observe_drafter(rounds)
+
+    def _observe_host(self, rounds: RoundColumns) -> None:
+        step = step_of(self.ladder, rounds.requests)
+        for index in np.unique(step):
+            seconds = rounds.exposed_host_us[step == index] * _US
+            fade = 2.0 ** (-seconds.size / _HALF_LIFE_ROUNDS)
+            weight = self._host_weight[index] * fade
+            total = self._host_s[index] * weight + seconds.sum()
+            self._host_weight[index] = weight + seconds.size
+            self._host_s[index] = total / self._host_weight[index]
+
+    def _observe_target(self, rows: IntArray, measured_us: IntArray) -> None:
+        logs = np.log(measured_us * _US / self.table_target_s(rows))
+        for bucket in np.unique(rows):
+            residual = self._by_bucket.setdefault(int(bucket), Residual())
+            self.clips += residual.observe(logs[rows == bucket])
+        self._overall.observe(logs)
+
+    def _observe_drafter(self, rounds: RoundColumns) -> None:
+        """Rounds do not say which drafter ran: with several, their tables stand as measured."""
+        if len(self.hello.drafters) != 1:
+            return
+        name = self.hello.drafters[0].name
+        context = self.context_tokens
+        drafted_s = self._drafts[name].at(context, rounds.requests, rounds.next_draft_tokens)
+        self.clips += self._draft.observe(_log_ratio(rounds.draft_us, drafted_s))
+        if self._feeds[name]:
+            fed_s = self._feeds[name].between(context, rounds.target_rows)
+            self.clips += self._feed.observe(_log_ratio(rounds.feed_us, fed_s))
+
+    def model(self) -> CostModel | None:
+        """Costs for the search, or None without a table."""
+        if not self.has_table:
+            return None
+        limits = self.hello.limits
+        feed_factor = np.full(limits.max_rows_per_forward + 1, np.exp(self._feed.mean()))
+        return CostModel(
+            ladder=self.ladder,
+            target_s=self._by_rows(self._target, self._target_factor()),
+            feed_s={name: self._by_rows(c, feed_factor) for name, c in self._feeds.items()},
+            draft_s={name: self._by_step(grid) for name, grid in self._drafts.items()},
+            host_s=self._exposed_host_s(),
+            edges=np.array(self.hello.row_buckets if self.hello.pads_rows else (), dtype=np.int64),
+        )
+
+    def _target_factor(self) -> FloatArray:
+        """Measured over table by rows: a bucket's own residual, or the common one."""
+        common = self._overall.mean()
+        known = sorted({*self._target.rows.tolist(), *self._by_bucket})
+        unseen = Residual()
+        logs = [self._by_bucket.get(b, unseen).mean(prior=common) for b in known]
+        rows = np.arange(self.hello.limits.max_rows_per_forward + 1)
+        factor: FloatArray = np.exp(np.interp(rows, known, logs))
+        return factor
+
+    def _by_rows(self, curves: CurveSet, factor: FloatArray) -> FloatArray:
+        rows = np.arange(factor.size)
+        if not curves:
+            return np.zeros(rows.size)
+        seconds = curves.at(self.context_tokens)
+        if self.hello.pads_rows:
+            known = np.minimum(curves.rows, rows.size - 1)
+            result = padded(curves.rows, seconds * factor[known], rows)
+        else:
+            result = between(curves.rows, pooled(seconds), rows) * factor
+        result[0] = 0.0
+        return result
+
+    def _by_step(self, grid: GridSet) -> FloatArray:
+        lengths = np.arange(self.hello.limits.max_draft_tokens + 1)
+        n, d = np.meshgrid(np.array(self.ladder), lengths, indexing="ij")
+        seconds = grid.at(self.context_tokens, n.reshape(-1), d.reshape(-1)).reshape(n.shape)
+        return seconds * float(np.exp(self._draft.mean()))
+
+    def _exposed_host_s(self) -> FloatArray:
+        """c(n): measured steps, interpolated over n; 0 before any round ran."""
+        seen = self._host_weight > 0
+        if not seen.any():
+            return np.zeros(len(self.ladder))
+        n = np.array(self.ladder, dtype=np.float64)
+        return np.interp(n, n[seen], self._host_s[seen])
+
+
+def step_of(ladder: Sequence[int], requests: IntArray) -> IntArray:
+    """Index of the ladder step that serves n: the next larger one, or the last."""
+    return np.minimum(np.searchsorted(np.array(ladder), requests), len(ladder) - 1)
+
+
+def request_ladder(max_running_requests: int) -> tuple[int, ...]:
+    """1, 2, 3, 4, 6, 8, 12, 16, … up to the limit, which is always a step."""
+    steps = {1, max_running_requests}
+    power = 2
+    while power < max_running_requests:
+        steps |= {power, min(power + power // 2, max_running_requests)}
+        power *= 2
+    return tuple(sorted(steps))
+
+
+def _log_ratio(measured_us: IntArray, expected_s: FloatArray) -> FloatArray:
+    """log(measured / expected) of the rounds where both are positive."""
+    both = (measured_us > 0) & (expected_s > 0)
+    logs: FloatArray = np.log(measured_us[both] * _US / expected_s[both])
+    return logs

@@ -1,0 +1,120 @@
+"""G(n, d, V): the expected number of accepted drafts of a round.
+
+Knows how survival estimates become a gain: G = G_flat + (1 − 1/n)(G_top − G_flat), each an
+expectation over the pool. Does not know costs. Axes: K draft lengths, R levels, C candidates.
+
+G_flat verifies breadth-first over positions; it is exact at n = 1. G_top verifies the V drafts of
+highest survival of the pooled histogram, which n chains can do only up to about 1/n. Both are 0
+at V = 0, concave, at most V, and equal once V covers the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider_planner.core.histogram import Estimates
+from outrider_planner.core.isotonic import isotonic
+from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pool
+from outrider_planner.core.types import FloatArray, IntArray
+
+# Chords of the best-first curve. Over a pool of random size every chord costs an expectation.
+LEVELS_DENSE, LEVELS_SPARSE = 16, 8
+_NO_MASS = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GainModel:
+    """Everything of G that does not depend on n.
+
+    ``length_survival`` (K,); ``flat_steps`` (K, K): fall of mean survival from position j to
+    j + 1 when d positions are drafted; ``level_share`` and ``level_fall`` (K, R): the best share
+    y of a pool of length d, and the fall of survival there.
+    """
+
+    sparse: bool
+    length_survival: FloatArray
+    flat_steps: FloatArray
+    level_share: FloatArray
+    level_fall: FloatArray
+
+    @property
+    def positions(self) -> int:
+        """K."""
+        return int(self.length_survival.size)
+
+    def pool(self, requests: int) -> Pool:
+        """The distribution of the pool of n requests."""
+        if self.sparse:
+            return sparse_pool(requests, self.length_survival)
+        return dense_pool(requests, self.positions)
+
+    def accepted(self, requests: int, pool: Pool, verify: FloatArray) -> FloatArray:
+        """G(n, d, V) in drafts, (K, C), for the candidates V, (C,)."""
+        flat: FloatArray = self.flat_steps @ pool.expected_min(verify[None, :])
+        if requests == 1:
+            return flat
+        top = self._top(requests, pool, verify)
+        return flat + (1.0 - 1.0 / requests) * (top - flat)
+
+    def _top(self, requests: int, pool: Pool, verify: FloatArray) -> FloatArray:
+        """Σ over levels of fall · E[min(V, y·m)], with E[min(V, y·m)] = y·E[min(V/y, m)]."""
+        share = self.level_share[:, None, :]
+        if isinstance(pool, DensePool):
+            reached = np.minimum(verify[None, :, None], share * pool.size[:, None, None])
+        else:
+            reached = share * pool.expected_min(verify[None, :, None] / share)
+        top: FloatArray = np.matmul(reached, self.level_fall[:, :, None])[:, :, 0]
+        return top
+
+
+def gain_model(estimates: Estimates, sparse: bool) -> GainModel:
+    """Builds the n-independent parts of G, mixing the classes by their share."""
+    mass = estimates.class_share[:, None, None] * estimates.length[:, :, None] * estimates.bin_share
+    by_position = mass.sum(axis=(0, 2))
+    mean = (mass * estimates.survival).sum(axis=(0, 2)) / np.maximum(by_position, _NO_MASS)
+    share, fall = _levels(mass, estimates.survival, LEVELS_SPARSE if sparse else LEVELS_DENSE)
+    length = np.minimum.accumulate(np.clip(by_position, 0.0, 1.0))
+    return GainModel(sparse, length, _flat_steps(mean, by_position), share, fall)
+
+
+def _flat_steps(mean: FloatArray, by_position: FloatArray) -> FloatArray:
+    """Falls of mean survival along positions, for every d; sums to the mean accepted at n·d.
+
+    Mean survival over a *sparse* pool may rise with the position (long drafts are good drafts);
+    the non-increasing fit keeps G concave and its end value.
+    """
+    positions = mean.size
+    drafted = np.tril(np.ones((positions, positions)))
+    weights = np.maximum(drafted * by_position, _NO_MASS)
+    fitted = isotonic((drafted * mean)[:, ::-1], weights[:, ::-1])[:, ::-1] * drafted
+    after = np.concatenate([fitted[:, 1:], np.zeros((positions, 1))], axis=1)
+    steps: FloatArray = (fitted - after) * drafted
+    return steps
+
+
+def _levels(mass: FloatArray, survival: FloatArray, levels: int) -> tuple[FloatArray, FloatArray]:
+    """The best-first curve of a pool of each length, thinned to R chords: (share, fall)."""
+    _classes, positions, _bins = mass.shape
+    order = np.argsort(-survival, axis=None, kind="stable")
+    value = survival.reshape(-1)[order]
+    position = np.broadcast_to(np.arange(positions)[None, :, None], mass.shape).reshape(-1)[order]
+    within = position[None, :] <= np.arange(positions)[:, None]
+    cell = mass.reshape(-1)[order] * within
+    whole = np.maximum(cell.sum(axis=1, keepdims=True), _NO_MASS)
+    share = np.cumsum(cell, axis=1) / whole
+    worth = np.cumsum(cell * value, axis=1) / whole
+    knots = _knots(share, levels)
+    y = np.concatenate([np.zeros((positions, 1)), np.take_along_axis(share, knots, 1)], axis=1)
+    h = np.concatenate([np.zeros((positions, 1)), np.take_along_axis(worth, knots, 1)], axis=1)
+    width = np.diff(y, axis=1)
+    slope = np.where(width > _NO_MASS, np.diff(h, axis=1) / np.maximum(width, _NO_MASS), 0.0)
+    fall = slope - np.concatenate([slope[:, 1:], np.zeros((positions, 1))], axis=1)
+    return np.maximum(y[:, 1:], _NO_MASS), fall
+
+
+def _knots(share: FloatArray, levels: int) -> IntArray:
+    """Cells at which the share of the pool reaches 1/R, 2/R, … 1: (K, R) indices."""
+    goals = np.arange(1, levels + 1) / levels - 1e-9
+    return np.stack([np.minimum(np.searchsorted(row, goals), row.size - 1) for row in share])

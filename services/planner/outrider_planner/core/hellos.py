@@ -1,0 +1,132 @@
+"""Which workers may join: a hello's shape, names and bounds.
+
+Knows what a usable hello looks like; says in words what is wrong with any other. Does not know
+who is connected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from outrider_planner.core.bounds import is_label
+from outrider_planner.core.types import (
+    MAX_BINS,
+    MAX_DRAFT_TOKENS,
+    PROTOCOL_VERSION,
+    CostCurve,
+    CostTable,
+    DraftCostGrid,
+    EngineIdentity,
+    Hello,
+)
+
+_MOST_REQUESTS = 8192
+_MOST_ROWS = 65_536
+_MOST_DRAFTERS = 8
+_MOST_CELLS = 8192
+
+
+class HelloRefusedError(ValueError):
+    """A hello that cannot be served; the text is for whoever runs the worker."""
+
+
+class ProtocolVersionError(HelloRefusedError):
+    """The worker speaks another version of the contract."""
+
+
+class CapacityError(HelloRefusedError):
+    """The planner already serves as many deployments or workers as it is allowed to."""
+
+
+def check_hello(hello: Hello) -> None:
+    """Accepts a usable hello.
+
+    Raises:
+        ProtocolVersionError: another protocol version.
+        HelloRefusedError: the text names everything that is wrong.
+    """
+    if hello.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolVersionError(
+            f"protocol version {hello.protocol_version} is not served; "
+            f"this planner speaks version {PROTOCOL_VERSION}"
+        )
+    faults = list(_faults(hello))
+    if faults:
+        raise HelloRefusedError("malformed hello: " + "; ".join(faults))
+
+
+def statistics_digest(identity: EngineIdentity) -> str:
+    """Names what makes acceptance comparable; another model or drafter starts cold."""
+    parts = (
+        identity.model,
+        identity.model_digest,
+        identity.quantisation,
+        identity.engine_version,
+        *identity.drafters,
+    )
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def _faults(hello: Hello) -> Iterator[str]:
+    for what in ("deployment", "worker_incarnation"):
+        if not is_label(getattr(hello, what)):
+            yield f"{what} must be 1 to 64 letters, digits or ._/@+- characters"
+    limits = hello.limits
+    if not 1 <= limits.max_running_requests <= _MOST_REQUESTS:
+        yield f"max_running_requests must be 1…{_MOST_REQUESTS}"
+    if not limits.max_running_requests <= limits.max_rows_per_forward <= _MOST_ROWS:
+        yield f"max_rows_per_forward must be max_running_requests…{_MOST_ROWS}"
+    if not 0 <= limits.max_draft_tokens <= MAX_DRAFT_TOKENS:
+        yield f"max_draft_tokens must be 0…{MAX_DRAFT_TOKENS}"
+    if list(hello.row_buckets) != sorted(set(hello.row_buckets)):
+        yield "row_buckets must ascend"
+    if hello.pads_rows and (
+        not hello.row_buckets or hello.row_buckets[-1] < limits.max_rows_per_forward
+    ):
+        yield "the last row bucket must hold max_rows_per_forward where rows are padded"
+    yield from _drafter_faults(hello)
+    if hello.cost_table is not None:
+        yield from _table_faults(hello.cost_table)
+
+
+def _drafter_faults(hello: Hello) -> Iterator[str]:
+    names = [traits.name for traits in hello.drafters]
+    if len(set(names)) != len(names) or len(names) > _MOST_DRAFTERS:
+        yield f"at most {_MOST_DRAFTERS} drafters, each named once"
+    for traits in hello.drafters:
+        if not is_label(traits.name):
+            yield "drafter names must be short and plain"
+        if not 1 <= traits.score_bins <= MAX_BINS:
+            yield f"score_bins of {traits.name!r} must be 1…{MAX_BINS}"
+        if not 0 <= traits.max_draft_tokens <= MAX_DRAFT_TOKENS:
+            yield f"max_draft_tokens of {traits.name!r} must be 0…{MAX_DRAFT_TOKENS}"
+
+
+def _table_faults(table: CostTable) -> Iterator[str]:
+    for curve in table.target:
+        yield from _curve_faults("target", curve)
+    for costs in table.drafters:
+        for curve in costs.feed:
+            yield from _curve_faults(f"feed of {costs.drafter!r}", curve)
+        for grid in costs.draft:
+            yield from _grid_faults(costs.drafter, grid)
+
+
+def _curve_faults(what: str, curve: CostCurve) -> Iterator[str]:
+    if not 1 <= len(curve.rows) == len(curve.median_us) <= _MOST_CELLS:
+        yield f"cost curve {what}: rows and median_us must be of equal length"
+    if list(curve.rows) != sorted(set(curve.rows)) or min(curve.rows, default=0) < 1:
+        yield f"cost curve {what}: rows must be positive and ascend"
+    if min(curve.median_us, default=0) < 1:
+        yield f"cost curve {what}: times must be positive"
+
+
+def _grid_faults(drafter: str, grid: DraftCostGrid) -> Iterator[str]:
+    sizes = {len(grid.requests), len(grid.draft_tokens), len(grid.median_us)}
+    if len(sizes) != 1 or not 1 <= max(sizes) <= _MOST_CELLS:
+        yield f"draft costs of {drafter!r}: columns must be of equal length"
+    if min((*grid.requests, *grid.draft_tokens), default=0) < 0:
+        yield f"draft costs of {drafter!r}: requests and lengths must not be negative"
+    if min(grid.median_us, default=0) < 0:
+        yield f"draft costs of {drafter!r}: times must not be negative"

@@ -1,0 +1,114 @@
+"""The default policy: the two-stage search, bounded probes while off, and a sentence that says why.
+
+Knows how the search's tables become a decision. Sources: planner.md "The decision", "Exploration
+and stability".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider_planner.core.cost import CostModel, step_of
+from outrider_planner.core.policies.base import Decision, DrafterStatistics, Snapshot
+from outrider_planner.core.policies.static import OffPolicy
+from outrider_planner.core.search import DrafterDecision, decide
+from outrider_planner.core.types import FloatArray, Objective, ProbeDirective, WorkerLimits
+
+PROBE_DRAFT_TOKENS = 2
+PROBE_SHARE = 1.0 / 32.0
+PROBE_COST_RATIO = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class TwoStagePolicy:
+    """Maximises the predicted long-run rate at every n."""
+
+    @property
+    def name(self) -> str:
+        return "two_stage"
+
+    def decide(
+        self, snapshot: Snapshot, cost: CostModel | None, limits: WorkerLimits, objective: Objective
+    ) -> Decision:
+        """Plans off, and says so, where no cost was measured or there is nothing to plan."""
+        if cost is None:
+            off = OffPolicy("no cost table was measured, so two_stage cannot price a row")
+            return off.decide(snapshot, cost, limits, objective)
+        if not snapshot.drafters:
+            return OffPolicy("the worker has no drafter").decide(snapshot, cost, limits, objective)
+        before = {item.drafter: item for item in _previous(snapshot)}
+        found = [
+            decide(item.traits.name, item.gain, cost, before.get(item.traits.name))
+            for item in snapshot.drafters
+        ]
+        present = int(step_of(snapshot.ladder, np.array([max(snapshot.present_requests, 1)]))[0])
+        probe = _probe(found, cost, present)
+        return Decision(tuple(found), probe, _reason(found, snapshot.drafters, cost, present))
+
+
+def _previous(snapshot: Snapshot) -> tuple[DrafterDecision, ...]:
+    return snapshot.previous.drafters if snapshot.previous else ()
+
+
+def _probe(found: list[DrafterDecision], cost: CostModel, present: int) -> ProbeDirective:
+    """While some n is planned off: a share of rounds so small that it costs at most 0.3 %.
+
+    Sized for the present n if that is off, for the dearest off n otherwise; a power of two, so
+    that noise does not change the plan.
+    """
+    losses = [_probe_loss(item, cost) for item in found]
+    off = np.stack([item.draft_tokens == 0 for item in found])
+    if not off.any():
+        return ProbeDirective()
+    loss = np.where(off, np.stack(losses), 0.0).max(axis=0)
+    dearest = float(loss[present] if off[:, present].all() else loss.max())
+    share = min(PROBE_SHARE, PROBE_COST_RATIO / max(dearest, PROBE_COST_RATIO))
+    length = min(PROBE_DRAFT_TOKENS, *(item.verify_tokens.shape[1] - 1 for item in found))
+    return ProbeDirective(cohort_share=2.0 ** math.floor(math.log2(share)), draft_tokens=length)
+
+
+def _probe_loss(item: DrafterDecision, cost: CostModel) -> FloatArray:
+    """Relative loss of a probing round that verifies all and gains nothing, (S,)."""
+    n = np.array(cost.ladder)
+    length = min(PROBE_DRAFT_TOKENS, item.verify_tokens.shape[1] - 1)
+    rows = np.minimum(n * (1 + length), cost.max_rows)
+    plain = cost.target_s[n] + cost.host_s
+    extra = cost.target_s[rows] - cost.target_s[n] + cost.feed_s[item.drafter][rows]
+    probing = plain + extra + cost.draft_s[item.drafter][:, length]
+    result: FloatArray = 1.0 - plain / probing
+    return result
+
+
+def _reason(
+    found: list[DrafterDecision],
+    statistics: tuple[DrafterStatistics, ...],
+    cost: CostModel,
+    present: int,
+) -> str:
+    parts = [
+        _sentence(item, known, cost, present) for item, known in zip(found, statistics, strict=True)
+    ]
+    return "two_stage: " + "; ".join(parts)
+
+
+def _sentence(
+    item: DrafterDecision, known: DrafterStatistics, cost: CostModel, present: int
+) -> str:
+    n, d = cost.ladder[present], int(item.draft_tokens[present])
+    off_rate = float(cost.off_rate()[present])
+    evidence = f"from {known.verified:.0f} verified drafts"
+    if d == 0:
+        return (
+            f"{item.drafter} off at n={n}: no draft length is predicted to beat "
+            f"{off_rate:.0f} tokens/s without drafts, {evidence}"
+        )
+    verify = int(item.verify_tokens[present, d])
+    gain, rate = float(item.accepted[present, d]), float(item.rate[present])
+    return (
+        f"{item.drafter} at n={n} drafts {d}, verifies up to {verify} ({n + verify} rows): "
+        f"{gain:.2f} accepted per round, {rate:.0f} tokens/s against {off_rate:.0f} off "
+        f"({rate / off_rate:.2f}x), {evidence}"
+    )

@@ -1,0 +1,160 @@
+"""How many drafts really exist in a round: distributions of the pool and expectations over them.
+
+Knows E[min(x, m)] for m, the sum over n requests of draft lengths cut at d. Does not know what a
+draft is worth nor what a row costs. First axis everywhere: d = 1…K.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from outrider_planner.core.types import FloatArray
+
+CONVOLVED_UP_TO = 16
+
+
+class Pool(Protocol):
+    """The pool of n requests, for every draft length."""
+
+    def expected_min(self, x: FloatArray) -> FloatArray:
+        """E[min(x, m_d)] in drafts; x ≥ 0 broadcasts against (K, …)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DensePool:
+    """Every request has all d drafts: m = n·d."""
+
+    size: FloatArray
+
+    def expected_min(self, x: FloatArray) -> FloatArray:
+        """min(x, n·d)."""
+        return np.minimum(x, _columns(self.size, x))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TabulatedPool:
+    """E[min(v, m)] at whole v, (K, n·K + 1); between them min(x, m) is linear for whole m."""
+
+    table: FloatArray
+
+    def expected_min(self, x: FloatArray) -> FloatArray:
+        """Exact for any real x."""
+        last = self.table.shape[1] - 1
+        inside = np.minimum(x, float(last))
+        below = np.minimum(inside.astype(np.int64), last - 1)
+        fraction = inside - below
+        if x.shape[0] == 1:
+            low, high = self.table[:, below[0]], self.table[:, below[0] + 1]
+        else:
+            row = np.arange(self.table.shape[0]).reshape(-1, *([1] * (x.ndim - 1)))
+            low, high = self.table[row, below], self.table[row, below + 1]
+        result: FloatArray = low + fraction * (high - low)
+        return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalPool:
+    """Many requests: m is close to normal. All fields (K,).
+
+    Zero at 0, the mean at n·d and concave between, as the exact function is: the normal's small
+    masses below 0 and above n·d are taken out by ``origin`` and ``scale``.
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+    size: FloatArray
+    origin: FloatArray
+    scale: FloatArray
+
+    @classmethod
+    def of(cls, mean: FloatArray, deviation: FloatArray, size: FloatArray) -> NormalPool:
+        """From the pool's mean, deviation and bound n·d."""
+        at_zero = mean + deviation * np.minimum(
+            _normal_expected_min(-mean / deviation), -mean / deviation
+        )
+        at_size = mean + deviation * _normal_expected_min((size - mean) / deviation)
+        return cls(mean, deviation, size, at_zero, mean / np.maximum(at_size - at_zero, 1e-12))
+
+    def expected_min(self, x: FloatArray) -> FloatArray:
+        """Close to E[min(x, m)], never above x."""
+        within = np.minimum(x, _columns(self.size, x))
+        deviation, scale = _columns(self.deviation, x), _columns(self.scale, x)
+        z = (within - _columns(self.mean, x)) / deviation
+        base = _columns((self.mean - self.origin) * self.scale, x)
+        return np.minimum(base + (scale * deviation) * _normal_expected_min(z), within)
+
+
+def dense_pool(requests: int, positions: int) -> DensePool:
+    """The pool of a drafter that always proposes what is asked."""
+    return DensePool(requests * np.arange(1.0, positions + 1))
+
+
+def sparse_pool(requests: int, length_survival: FloatArray) -> TabulatedPool | NormalPool:
+    """The pool of n independent draws from P(len ≥ j), (K,): convolved, or normal above 16."""
+    if requests <= CONVOLVED_UP_TO:
+        return TabulatedPool(_convolved(requests, _length_masses(length_survival)))
+    positions = length_survival.size
+    lengths = np.arange(1.0, positions + 1)
+    mean = np.cumsum(length_survival)
+    variance = np.cumsum((2 * lengths - 1) * length_survival) - mean**2
+    deviation = np.sqrt(np.maximum(requests * variance, 1e-12))
+    return NormalPool.of(requests * mean, deviation, requests * lengths)
+
+
+def _length_masses(length_survival: FloatArray) -> FloatArray:
+    """P(min(len, d) = l), (K, K + 1)."""
+    positions = length_survival.size
+    survival = np.concatenate([[1.0], length_survival, [0.0]])
+    masses = np.tril(np.broadcast_to(survival[:-1] - survival[1:], (positions, positions + 1)), 1)
+    d = np.arange(positions)
+    masses[d, d + 1] = length_survival
+    return masses
+
+
+def _convolved(requests: int, masses: FloatArray) -> FloatArray:
+    """E[min(v, m)] for v = 0…n·K, (K, n·K + 1), m the sum of n draws from each row of masses."""
+    size = requests * (masses.shape[1] - 1) + 1
+    spectrum = np.fft.rfft(masses, _fast_length(size), axis=1) ** requests
+    pool = np.clip(np.fft.irfft(spectrum, _fast_length(size), axis=1)[:, :size], 0.0, 1.0)
+    at_least = np.cumsum(pool[:, ::-1], axis=1)[:, ::-1]
+    at_least[:, 0] = 0.0
+    return np.cumsum(np.minimum(at_least, 1.0), axis=1)
+
+
+def _fast_length(size: int) -> int:
+    return 1 << max(size - 1, 1).bit_length()
+
+
+def _columns(values: FloatArray, x: FloatArray) -> FloatArray:
+    """(K,) or (1,) shaped so that it broadcasts along the first axis of x."""
+    return values.reshape(-1, *([1] * (x.ndim - 1)))
+
+
+def _standard_table() -> FloatArray:
+    """E[min(z, Z)] = z·(1 − Φ(z)) − φ(z) of a standard normal Z, on the grid."""
+    grid = np.linspace(_FIRST_Z, -_FIRST_Z, _STEPS + 1)
+    above = np.array([0.5 * math.erfc(z / math.sqrt(2.0)) for z in grid])
+    table: FloatArray = grid * above - np.exp(-0.5 * grid**2) / math.sqrt(2.0 * math.pi)
+    return table
+
+
+_FIRST_Z, _STEPS = -6.0, 2400
+_TABLE = _standard_table()
+_SLOPES = np.diff(_TABLE)
+
+
+def _normal_expected_min(z: FloatArray) -> FloatArray:
+    """Linear in the table; below it, the least tabulated value, which is above z."""
+    place = (z - _FIRST_Z) * (_STEPS / (-2.0 * _FIRST_Z))
+    np.maximum(place, 0.0, out=place)
+    np.minimum(place, _STEPS - 1e-9, out=place)
+    below = place.astype(np.int64)
+    place -= below
+    place *= _SLOPES[below]
+    place += _TABLE[below]
+    return place

@@ -1,0 +1,206 @@
+"""One worker as the planner sees it: its fast statistics, costs, and the plan it was sent.
+
+Knows how a bounded report changes this state and what a policy is given of it. Does not know
+other workers, the store, or the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider_planner.core.bounds import BoundedReport
+from outrider_planner.core.cost import CostModel, CostTracker, request_ladder, step_of
+from outrider_planner.core.gain import gain_model
+from outrider_planner.core.histogram import Estimates, estimate
+from outrider_planner.core.policies.base import (
+    Decision,
+    DrafterStatistics,
+    Snapshot,
+    draft_bound,
+)
+from outrider_planner.core.sums import CellKey, Counts, total
+from outrider_planner.core.types import (
+    MAX_DRAFT_TOKENS,
+    DrafterTraits,
+    FloatArray,
+    GuardState,
+    Hello,
+    Plan,
+    RoundColumns,
+    ScoreMap,
+)
+
+ClassKey = tuple[str, str]
+SlowCounts = Mapping[ClassKey, Counts]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Predicted against measured, means over the rounds of the latest report with any."""
+
+    predicted_accepted_tokens: float
+    realised_accepted_tokens: float
+    predicted_round_s: float
+    measured_round_s: float
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """Everything kept of one incarnation; survives a reconnect."""
+
+    hello: Hello
+    stream: int
+    joined_s: float
+    ladder: tuple[int, ...] = field(init=False)
+    costs: CostTracker = field(init=False)
+    fast: dict[ClassKey, Counts] = field(default_factory=dict)
+    pending: dict[CellKey, Counts] = field(default_factory=dict)
+    totals: dict[str, Counts] = field(default_factory=dict)
+    estimates: dict[str, tuple[tuple[str, ...], Estimates]] = field(default_factory=dict)
+    cost_model: CostModel | None = None
+    decision: Decision | None = None
+    plan: Plan | None = None
+    planned_s: float = 0.0
+    version: int = 0
+    score_maps: tuple[ScoreMap, ...] = ()
+    guard: GuardState | None = None
+    forecast: Forecast | None = None
+    rejected: Counter[str] = field(default_factory=Counter)
+    last_sequence: int = 0
+    last_report_s: float | None = None
+    last_plain_s: float = field(init=False)
+    left_s: float | None = None
+    present_requests: int = 0
+    rounds: int = 0
+    clamps: int = 0
+    dropped_rounds: int = 0
+    dirty: bool = True
+
+    def __post_init__(self) -> None:
+        self.ladder = request_ladder(self.hello.limits.max_running_requests)
+        self.costs = CostTracker(self.hello, self.ladder)
+        self.last_plain_s = self.joined_s
+
+    @property
+    def present_step(self) -> int:
+        """The ladder step that serves the latest round's n; the first one when idle."""
+        return int(step_of(self.ladder, np.array([self.present_requests]))[0])
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream of this worker is open."""
+        return self.left_s is None
+
+    def absorb(self, report: BoundedReport, now_s: float) -> None:
+        """Counts a report. An idle one, without rounds, changes nothing but the time."""
+        rounds = report.rounds
+        self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
+        if len(rounds):
+            self.rounds += len(rounds)
+            self.forecast = self._forecast(rounds)
+            if (rounds.target_rows == rounds.requests).any():
+                self.last_plain_s = now_s
+            self.costs.observe(rounds, report.timed)
+        self._count(report)
+        self.dirty = self.dirty or bool(len(rounds)) or bool(report.cells)
+
+    def _count(self, report: BoundedReport) -> None:
+        """Evidence fades with rounds that drafted: while off, what was learned stays known."""
+        drafting = int((report.rounds.carried_draft_tokens > 0).sum())
+        for counts in self.fast.values():
+            counts.fade(drafting)
+        for key, counts in report.cells:
+            self.fast.setdefault((key.drafter, key.request_class), _empty()).add(counts)
+            self.pending.setdefault(key, _empty()).add(counts)
+            self.totals.setdefault(key.drafter, _empty()).add(counts)
+
+    def statistics(self, slow: SlowCounts, fleet: SlowCounts) -> tuple[DrafterStatistics, ...]:
+        """Estimates of every drafter, kept for those who ask why."""
+        return tuple(
+            self._statistics(traits, slow, fleet)
+            for traits in self.hello.drafters
+            if draft_bound(traits, self.hello.limits) > 0
+        )
+
+    def _statistics(
+        self, traits: DrafterTraits, slow: SlowCounts, fleet: SlowCounts
+    ) -> DrafterStatistics:
+        positions, bins = draft_bound(traits, self.hello.limits), traits.score_bins
+        classes = self._classes(traits.name, slow)
+        nothing = _empty()
+        own = [self.fast.get((traits.name, c), nothing).view(positions, bins) for c in classes]
+        shared = [slow.get((traits.name, c), nothing).view(positions, bins) for c in classes]
+        fleet_counts = fleet.get((traits.name, "*"), nothing).view(positions, bins)
+        found = estimate(own, shared, fleet_counts, traits.sparse)
+        self.estimates[traits.name] = (classes, found)
+        return DrafterStatistics(traits, gain_model(found, traits.sparse), found.verified)
+
+    def _classes(self, drafter: str, slow: SlowCounts) -> tuple[str, ...]:
+        """Classes seen by this worker; before it saw any, those of the deployment."""
+        own = sorted(c for d, c in self.fast if d == drafter)
+        return tuple(own or sorted(c for d, c in slow if d == drafter) or ("default",))
+
+    def snapshot(self, slow: SlowCounts, fleet: SlowCounts) -> Snapshot:
+        """What a policy decides from."""
+        return Snapshot(
+            self.ladder, self.present_requests, self.statistics(slow, fleet), self.decision
+        )
+
+    def score_values(self) -> list[tuple[str, str, FloatArray]]:
+        """(drafter, class, survival (K, S)); the class "" is the fallback for any other."""
+        found = []
+        for drafter, (classes, estimates) in self.estimates.items():
+            pooled = np.tensordot(estimates.class_share, estimates.survival, axes=1)
+            found.append((drafter, "", pooled))
+            if len(classes) > 1:
+                found += [(drafter, c, s) for c, s in zip(classes, estimates.survival, strict=True)]
+        return found
+
+    def _forecast(self, rounds: RoundColumns) -> Forecast | None:
+        if self.cost_model is None or self.decision is None or len(self.decision.drafters) != 1:
+            return None
+        item, cost = self.decision.drafters[0], self.cost_model
+        if not item.rate.any():
+            return None
+        step = step_of(self.ladder, rounds.requests)
+        most = item.accepted.shape[1] - 1
+        carried = np.minimum(rounds.carried_draft_tokens, most)
+        scale = rounds.requests / np.array(self.ladder)[step]
+        rows = np.minimum(rounds.bucket_rows, cost.max_rows)
+        predicted_s = cost.target_s[rows] + cost.feed_s[item.drafter][rows] + cost.host_s[step]
+        predicted_s = (
+            predicted_s
+            + cost.draft_s[item.drafter][step, np.minimum(rounds.next_draft_tokens, most)]
+        )
+        measured_us = rounds.target_us + rounds.feed_us + rounds.draft_us + rounds.exposed_host_us
+        return Forecast(
+            predicted_accepted_tokens=float((item.accepted[step, carried] * scale).mean()),
+            realised_accepted_tokens=float(rounds.accepted_tokens.mean()),
+            predicted_round_s=float(predicted_s.mean()),
+            measured_round_s=float(measured_us.mean()) * 1e-6,
+        )
+
+
+def pool_bands(cells: Mapping[CellKey, Counts]) -> dict[ClassKey, Counts]:
+    """Slow sums by (drafter, class), context bands added up."""
+    pooled: dict[ClassKey, Counts] = {}
+    for key, counts in cells.items():
+        pooled.setdefault((key.drafter, key.request_class), _empty()).add(counts)
+    return pooled
+
+
+def fleet_total(cells: Mapping[CellKey, Counts]) -> dict[str, Counts]:
+    """Sums by drafter, classes and bands added up."""
+    names = {key.drafter for key in cells}
+    return {
+        name: total((c for key, c in cells.items() if key.drafter == name), MAX_DRAFT_TOKENS)
+        for name in names
+    }
+
+
+def _empty() -> Counts:
+    return Counts.zeros(MAX_DRAFT_TOKENS)

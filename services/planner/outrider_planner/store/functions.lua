@@ -1,0 +1,35 @@
+#!lua name=outrider_v1
+
+-- Adds integer sums to the newest bucket of a scope, exactly once per (writer, sequence).
+-- KEYS: index of buckets, last sequence of the writer, prefix of the buckets' hashes; all three
+-- carry the scope's hash tag, so the hash that is chosen here lies in the same slot.
+-- ARGV: bucket length in s, time to live in s, sequence, then field and amount in turn.
+local function add(keys, args)
+  local bucket_s, keep_s = tonumber(args[1]), tonumber(args[2])
+  local sequence = tonumber(args[3])
+  local last = tonumber(redis.call('GET', keys[2]) or '0')
+  if sequence <= last then
+    return 0
+  end
+  -- The server's clock, never a planner's; and never back, should the server's clock step back.
+  local time = redis.call('TIME')
+  local bucket = math.floor((tonumber(time[1]) + tonumber(time[2]) / 1e6) / bucket_s)
+  local newest = redis.call('ZRANGE', keys[1], -1, -1)
+  if newest[1] then
+    bucket = math.max(bucket, tonumber(newest[1]))
+  end
+  local name = string.format('%d', bucket)
+  local sums = keys[3] .. name
+  for i = 4, #args, 2 do
+    redis.call('HINCRBY', sums, args[i], args[i + 1])
+  end
+  local ttl = string.format('%d', math.ceil(keep_s))
+  redis.call('EXPIRE', sums, ttl)
+  redis.call('ZADD', keys[1], bucket, name)
+  redis.call('ZREMRANGEBYSCORE', keys[1], '-inf', bucket - math.floor(keep_s / bucket_s))
+  redis.call('EXPIRE', keys[1], ttl)
+  redis.call('SET', keys[2], string.format('%d', sequence), 'EX', ttl)
+  return 1
+end
+
+redis.register_function('outrider_v1_add', add)

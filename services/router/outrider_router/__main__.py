@@ -1,0 +1,34 @@
+"""`python -m outrider_router`: one router process, settings from `OUTRIDER_ROUTER_*`."""
+
+import asyncio
+import sys
+
+from outrider_router.server import serve
+from outrider_router.settings import RouterSettings
+from outrider_runtime.lifecycle import exit_with_parent_if_asked, stop_event
+from outrider_runtime.logs import configure_logs, get_logger
+from outrider_runtime.settings import ConfigurationError
+
+
+async def _run(settings: RouterSettings) -> None:
+    await serve(settings, stop_event())
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT; the exit status."""
+    exit_with_parent_if_asked()
+    settings = RouterSettings()
+    configure_logs("router", settings.log_level, settings.log_format)
+    log = get_logger(__name__)
+    log.info("starting", settings=settings.masked())
+    try:
+        asyncio.run(_run(settings))
+    except ConfigurationError as error:
+        print(f"outrider_router: {error}", file=sys.stderr)
+        return 2
+    log.info("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

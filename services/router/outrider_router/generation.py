@@ -1,0 +1,215 @@
+"""One request on its way: sent to a worker, retried before its first token, and turned into text.
+
+Knows workers and text; knows nothing of HTTP or of how answers are written.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider_router.mailbox import Mailbox
+from outrider_router.metrics import Outcome, RequestRecord
+from outrider_router.routing.registry import NoWorker, Registry, ServedModel
+from outrider_router.text.assemble import Piece, TextAssembler
+from outrider_router.types import (
+    Failure,
+    FailureCode,
+    Finish,
+    FinishKind,
+    Submission,
+    Update,
+)
+from outrider_router.worker_client import WorkerClient
+from outrider_runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+_NOTHING = Piece("", ())
+
+
+class GenerationFailed(Exception):
+    """A choice, and with it the request, failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a choice ended; `stop_reason` is the stop string or stop token id that ended it."""
+
+    reason: Literal["stop", "length"]
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one delivery added to one choice."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    ending: Ending | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What shall be generated: choices in the order of their index."""
+
+    model: ServedModel
+    submissions: tuple[Submission, ...]
+    stops: tuple[str, ...]
+    limit_s: float
+
+
+class Generation:
+    """A request whose first news have arrived."""
+
+    def __init__(
+        self,
+        order: Order,
+        client: WorkerClient,
+        mailbox: Mailbox,
+        first: Mapping[int, Update],
+        record: RequestRecord,
+        deadline_s: float,
+    ) -> None:
+        self._order = order
+        self._deadline_s = deadline_s
+        self._client = client
+        self._mailbox = mailbox
+        self._news = first
+        self._record = record
+        table = order.model.text.tokenizer.table
+        self._assemblers = [
+            TextAssembler(table, order.stops, submission.sampling.max_tokens)
+            for submission in order.submissions
+        ]
+        self._endings: dict[int, Ending] = {}
+        self._cached = [0] * len(order.submissions)
+
+    @property
+    def cached_prompt_tokens(self) -> int:
+        """Prompt tokens that came from the worker's prefix cache; each prompt counts once."""
+        # Choices of one prompt share its request id; later ones find it cached by the first.
+        first: dict[str, int] = {}
+        for submission, cached in zip(self._order.submissions, self._cached, strict=True):
+            first.setdefault(submission.request_id, cached)
+        return sum(first.values())
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the request as a whole ended: `length` if any choice was cut."""
+        return "length" if any(e.reason == "length" for e in self._endings.values()) else "stop"
+
+    async def rounds(self) -> AsyncIterator[list[Delta]]:
+        """Deltas as they come, at most one per choice each time, until every choice has ended.
+
+        Raises:
+            GenerationFailed: a choice failed, or the time is up.
+        """
+        while True:
+            yield [
+                self._apply(place, update)
+                for place, update in self._news.items()
+                if place not in self._endings
+            ]
+            if len(self._endings) == len(self._assemblers):
+                return
+            self._news = await _next_news(self._mailbox, self._deadline_s)
+
+    def _apply(self, place: int, update: Update) -> Delta:
+        assembler = self._assemblers[place]
+        piece = assembler.push(update.token_ids) if update.token_ids else _NOTHING
+        kept = len(piece.token_ids)
+        self._record.delivered(place, kept)
+        self._record.accepted_draft_tokens += min(update.accepted_tokens, kept)
+        self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
+        own_stops = self._order.submissions[place].sampling.stop_token_ids
+        text, ending = piece.text, _ending(piece, update, own_stops)
+        if piece.end is not None:
+            self._client.cancel(self._mailbox, place)
+        elif ending is not None:
+            text += assembler.finish()
+        if ending is not None:
+            self._endings[place] = ending
+        return Delta(place, text, piece.token_ids, ending)
+
+
+@asynccontextmanager
+async def generating(
+    registry: Registry, order: Order, record: RequestRecord
+) -> AsyncIterator[Generation]:
+    """Send the request and wait for its first news; leaving drops what has not ended.
+
+    A worker that is lost, draining or full before the first news costs one try on another one.
+
+    Raises:
+        NoWorker: none is ready.
+        GenerationFailed: the request failed before its first token.
+    """
+    deadline_s = asyncio.get_running_loop().time() + order.limit_s
+    tried: list[str] = []
+    client = registry.pick(order.model.name)
+    while True:
+        with ExitStack() as stack:
+            stack.enter_context(registry.holding(client, len(order.submissions)))
+            mailbox = stack.enter_context(client.submit(order.submissions))
+            news = await _next_news(mailbox, deadline_s)
+            failure = _first_failure(news)
+            if failure is None:
+                yield Generation(order, client, mailbox, news, record, deadline_s)
+                return
+        tried.append(client.address)
+        if not failure.code.retriable or len(tried) > 1:
+            raise GenerationFailed(failure)
+        try:
+            client = registry.pick(order.model.name, without=tried)
+        except NoWorker:
+            raise GenerationFailed(failure) from None
+        record.metrics.retries.inc()
+        log.info("request_retried", first=tried[0], second=client.address, reason=failure.message)
+
+
+async def _next_news(mailbox: Mailbox, deadline_s: float) -> Mapping[int, Update]:
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return await mailbox.next()
+    except TimeoutError:
+        failure = Failure(FailureCode.DEADLINE, "the request's time is up")
+        raise GenerationFailed(failure) from None
+
+
+def _first_failure(news: Mapping[int, Update]) -> Failure | None:
+    """A failure among first news, if no choice has brought tokens."""
+    if any(update.token_ids for update in news.values()):
+        return None
+    return next((u.end for u in news.values() if isinstance(u.end, Failure)), None)
+
+
+def _ending(piece: Piece, update: Update, own_stops: Sequence[int]) -> Ending | None:
+    """How the choice ended: what the text says comes before what the worker says.
+
+    The model's own end-of-sequence token is no stop reason; the request's stop tokens are.
+
+    Raises:
+        GenerationFailed: the worker failed or dropped the choice.
+    """
+    if piece.end is not None:
+        stop = piece.end.stop
+        return Ending("length") if stop is None else Ending("stop", stop)
+    match update.end:
+        case None:
+            return None
+        case Failure() as failure:
+            raise GenerationFailed(failure)
+        case Finish(kind=FinishKind.STOP_TOKEN, stop_token_id=stop_token_id):
+            return Ending("stop", stop_token_id if stop_token_id in own_stops else None)
+        case Finish(kind=FinishKind.LENGTH):
+            return Ending("length")
+        case _:
+            text = "the worker dropped the request"
+            raise GenerationFailed(Failure(FailureCode.UNAVAILABLE, text))

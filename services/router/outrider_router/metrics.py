@@ -1,0 +1,194 @@
+"""What the router counts, and the record that sees one request from its start to its one outcome.
+
+Every number of a request comes from its record, so metrics, usage and logs cannot disagree.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from outrider_runtime.clock import Clock
+from outrider_runtime.logs import get_logger
+from outrider_runtime.metrics import INTER_TOKEN_BUCKETS_S, TIME_TO_FIRST_TOKEN_BUCKETS_S
+
+log = get_logger(__name__)
+
+Outcome = Literal[
+    "stop", "length", "cancelled", "invalid", "overloaded", "unavailable", "deadline", "error"
+]
+OUTCOMES: tuple[Outcome, ...] = (
+    *("stop", "length", "cancelled", "invalid"),
+    *("overloaded", "unavailable", "deadline", "error"),
+)
+_REQUEST_BUCKETS_S = (*TIME_TO_FIRST_TOKEN_BUCKETS_S, 120.0, 300.0, 600.0)
+
+
+class RouterMetrics:
+    """The router's series in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.started = Counter(
+            "outrider_router_requests_started",
+            "Generation requests received, refused ones included.",
+            registry=registry,
+        )
+        self.ended = Counter(
+            "outrider_router_requests",
+            "Generation requests by their one outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self.ended.labels(outcome)
+        self.time_to_first_token = Histogram(
+            "outrider_router_time_to_first_token_seconds",
+            "From the request to the first token of any of its choices.",
+            buckets=TIME_TO_FIRST_TOKEN_BUCKETS_S,
+            registry=registry,
+        )
+        self.time_per_output_token = Histogram(
+            "outrider_router_request_time_per_output_token_seconds",
+            "Per choice: time from the first news to the last, over the tokens after the first.",
+            buckets=INTER_TOKEN_BUCKETS_S,
+            registry=registry,
+        )
+        self.round_gap = Histogram(
+            "outrider_router_round_gap_seconds",
+            "Time between two deliveries to one choice, each of one or more tokens.",
+            buckets=INTER_TOKEN_BUCKETS_S,
+            registry=registry,
+        )
+        self.request_seconds = Histogram(
+            "outrider_router_e2e_request_latency_seconds",
+            "Whole requests that ended with stop or length.",
+            buckets=_REQUEST_BUCKETS_S,
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            "outrider_router_prompt_tokens",
+            "Prompt tokens sent to workers, each prompt counted once.",
+            registry=registry,
+        )
+        self.generation_tokens = Counter(
+            "outrider_router_generation_tokens",
+            "Tokens kept for clients, of requests that were cut short too.",
+            registry=registry,
+        )
+        self.ignored_fields = Counter(
+            "outrider_router_ignored_fields",
+            "Request fields accepted without effect; unknown ones count as `other`.",
+            ["field"],
+            registry=registry,
+        )
+        self.retries = Counter(
+            "outrider_router_retries",
+            "Requests sent to a second worker before their first token.",
+            registry=registry,
+        )
+        self._registry = registry
+
+    def watch_load(self, choices: Callable[[], float]) -> None:
+        """Export the number of choices in flight."""
+        Gauge(
+            "outrider_router_choices_in_flight",
+            "Choices admitted and not yet ended.",
+            registry=self._registry,
+        ).set_function(choices)
+
+    def watch_workers(
+        self, addresses: Iterable[str], up: Callable[[str], float], load: Callable[[str], float]
+    ) -> None:
+        """Export readiness of and own load on each worker."""
+        is_up = Gauge(
+            "outrider_router_worker_up",
+            "1 while the worker is connected and ready.",
+            ["worker"],
+            registry=self._registry,
+        )
+        in_flight = Gauge(
+            "outrider_router_worker_choices_in_flight",
+            "Choices that this router has on the worker.",
+            ["worker"],
+            registry=self._registry,
+        )
+        for address in addresses:
+            is_up.labels(address).set_function(partial(up, address))
+            in_flight.labels(address).set_function(partial(load, address))
+
+
+@dataclass
+class _ChoiceTimes:
+    first_s: float
+    last_s: float
+    tokens: int
+
+
+@dataclass
+class RequestRecord:
+    """One request's life: started at once, ended exactly once."""
+
+    metrics: RouterMetrics
+    clock: Clock
+    endpoint: str
+    started_s: float = 0.0
+    prompt_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    outcome: Outcome | None = None
+    _choices: dict[int, _ChoiceTimes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock.monotonic_s()
+        self.metrics.started.inc()
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens kept for the client so far."""
+        return sum(times.tokens for times in self._choices.values())
+
+    def ignored(self, fields: Iterable[str]) -> None:
+        """Count fields that have no effect."""
+        for name in fields:
+            self.metrics.ignored_fields.labels(name).inc()
+
+    def delivered(self, choice: int, tokens: int) -> None:
+        """Count tokens kept for one choice, all of one delivery."""
+        if not tokens:
+            return
+        now_s = self.clock.monotonic_s()
+        times = self._choices.get(choice)
+        if times is None:
+            if not self._choices:
+                self.metrics.time_to_first_token.observe(now_s - self.started_s)
+            self._choices[choice] = _ChoiceTimes(now_s, now_s, tokens)
+            return
+        self.metrics.round_gap.observe(now_s - times.last_s)
+        times.last_s = now_s
+        times.tokens += tokens
+
+    def end(self, outcome: Outcome) -> None:
+        """Give the request its outcome; only the first call counts."""
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        seconds = self.clock.monotonic_s() - self.started_s
+        self.metrics.ended.labels(outcome).inc()
+        self.metrics.prompt_tokens.inc(self.prompt_tokens)
+        self.metrics.generation_tokens.inc(self.completion_tokens)
+        if outcome in ("stop", "length"):
+            self.metrics.request_seconds.observe(seconds)
+        for times in self._choices.values():
+            if times.tokens > 1:
+                per_token_s = (times.last_s - times.first_s) / (times.tokens - 1)
+                self.metrics.time_per_output_token.observe(per_token_s)
+        log.info(
+            "request_ended",
+            endpoint=self.endpoint,
+            outcome=outcome,
+            seconds=round(seconds, 4),
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            accepted_draft_tokens=self.accepted_draft_tokens,
+        )

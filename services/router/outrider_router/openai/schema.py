@@ -1,0 +1,153 @@
+"""Request bodies: the fields the router acts on, with their types.
+
+Null is the same as absent. Other fields stay in `model_extra`, where `params` sorts them into
+ignored, refused and unknown ones. Types are strict: "0.5" is no temperature.
+"""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from outrider_router.openai.errors import ApiError, invalid
+
+StopString = Annotated[str, Field(min_length=1, max_length=1024)]
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+Body = TypeVar("Body", bound=BaseModel)
+_LOOSE = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+
+class StreamOptions(BaseModel):
+    """What else a stream carries."""
+
+    model_config = _LOOSE
+
+    include_usage: bool | None = None
+
+
+class SpeculationField(BaseModel):
+    """A client's wishes about speculation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    enabled: bool | None = None
+    max_draft: Annotated[int, Field(ge=0, le=1024)] | None = None
+
+
+class GenerationBody(BaseModel):
+    """What chat completions and completions have in common."""
+
+    model_config = _LOOSE
+
+    model: Annotated[str, Field(min_length=1, max_length=512)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    ignore_eos: bool | None = None
+    speculation: SpeculationField | None = None
+    return_token_ids: bool | None = None
+    # Offered only where the worker declares them.
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    logit_bias: (
+        dict[
+            Annotated[str, Field(pattern=r"^\d{1,9}$")],
+            Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
+        ]
+        | None
+    ) = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        """True if a stream shall end with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatBody(GenerationBody):
+    """Body of `/v1/chat/completions`; `messages` are checked by `openai.messages`."""
+
+    messages: Annotated[list[Any], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """Body of `/v1/completions`."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[TokenId], Field(min_length=1)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+    )
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts one by one."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return list(self.prompt)
+
+
+class TokenizeBody(BaseModel):
+    """Body of `/tokenize`: a prompt or messages."""
+
+    model_config = _LOOSE
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Any], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(BaseModel):
+    """Body of `/detokenize`."""
+
+    model_config = _LOOSE
+
+    model: str
+    tokens: list[TokenId]
+
+
+def parse(kind: type[Body], value: Any) -> Body:
+    """The body as an object.
+
+    Raises:
+        ApiError: 400, naming the first field at fault.
+    """
+    if not isinstance(value, dict):
+        raise invalid("the body must be a JSON object", None)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise first_error(error) from error
+
+
+def first_error(error: ValidationError) -> ApiError:
+    """The first fault as a 400. Names of union members in its place are left out."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = first["loc"]
+    field = str(place[0]) if place else None
+    if len(place) > 1 and place[0] in ("stream_options", "speculation"):
+        field = f"{field}.{place[1]}"
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return invalid(f"{field or 'body'}: {first['msg']}", field, code)

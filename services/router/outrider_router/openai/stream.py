@@ -1,0 +1,80 @@
+"""Server-sent events: one `data:` line each, written while the client listens."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from outrider_router.metrics import RequestRecord
+from outrider_router.openai.transport import ClientGone, until_disconnect
+
+DONE = b"data: [DONE]\n\n"
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    # Proxies that buffer would deliver the whole stream at its end.
+    "x-accel-buffering": "no",
+}
+
+
+def event(value: Mapping[str, Any]) -> bytes:
+    """One event."""
+    return (
+        b"data: "
+        + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        + (b"\n\n")
+    )
+
+
+class EventStream(Response):
+    """Writes events until they end, the client goes, or it stops reading.
+
+    Args:
+        events: the events, encoded; several may come in one piece.
+        resources: released when the stream ends, however it ends.
+        record: the request's record; `events` gives it its outcome unless the client goes.
+        write_limit_s: time that the client may take to accept one piece.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        resources: AsyncExitStack,
+        record: RequestRecord,
+        write_limit_s: float,
+    ) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._resources = resources
+        self._record = record
+        self._write_limit_s = write_limit_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._resources:
+            try:
+                await until_disconnect(receive, self._write(send))
+            except (ClientGone, TimeoutError, OSError):
+                self._record.end("cancelled")
+            finally:
+                # Whatever else went wrong: every request has an outcome.
+                self._record.end("error")
+
+    async def _write(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await self._within_limit(send, start)
+        async for piece in self._events:
+            await self._within_limit(send, _body(piece, more=True))
+        await self._within_limit(send, _body(b"", more=False))
+
+    async def _within_limit(self, send: Send, message: dict[str, Any]) -> None:
+        async with asyncio.timeout(self._write_limit_s):
+            await send(message)
+
+
+def _body(piece: bytes, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": piece, "more_body": more}

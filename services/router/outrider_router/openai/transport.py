@@ -1,0 +1,64 @@
+"""HTTP below the API: bodies of bounded size, and noticing at once that a client has gone."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from outrider_router.openai.errors import ApiError, invalid
+
+Result = TypeVar("Result")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+async def read_json(request: Request, limit_bytes: int) -> Any:
+    """The body as JSON.
+
+    Raises:
+        ApiError: 415 for another content type, 413 over the limit, 400 for broken JSON.
+        starlette.requests.ClientDisconnect: the client went while sending.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "the body must be sent as application/json")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise ApiError(413, f"the body is larger than {limit_bytes} bytes")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"the body is not valid JSON: {error}", None, "invalid_json") from error
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled as soon as the client goes.
+
+    The request's body must have been read: what comes next can only be the disconnect.
+
+    Raises:
+        ClientGone: the client went first.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,75 @@
+"""Serving the application until asked to stop, and stopping without cutting anybody off."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from outrider_router.app import build_state, create_app
+from outrider_router.settings import RouterSettings
+from outrider_router.state import RouterState
+from outrider_runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+_POLL_S = 0.05
+_CLOSE_LIMIT_S = 5
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling: it would cut off running requests first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain and return.
+
+    Raises:
+        ConfigurationError: the address is open to others and no API key is set.
+        OSError: the port is taken.
+    """
+    settings.require_safe()
+    state = build_state(settings)
+    server = _Server(
+        uvicorn.Config(
+            create_app(state),
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_CLOSE_LIMIT_S,
+        )
+    )
+    running = asyncio.create_task(server.serve())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            await drain(state)
+            server.should_exit = True
+        await running
+    finally:
+        stopping.cancel()
+
+
+async def drain(state: RouterState) -> None:
+    """Take in nothing new, let running requests finish within the limit, fail the rest."""
+    state.draining = True
+    log.info("draining", choices=state.admission.choices)
+    try:
+        async with asyncio.timeout(state.settings.drain_limit_s):
+            await _until_idle(state)
+    except TimeoutError:
+        log.warning("drain_limit_reached", choices=state.admission.choices)
+        # Ends every request still on a worker with an error that its client gets to see.
+        await state.registry.stop()
+
+
+async def _until_idle(state: RouterState) -> None:
+    while state.admission.choices:
+        await asyncio.sleep(_POLL_S)

@@ -1,0 +1,50 @@
+"""What the routes share: one object per running router."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from outrider_router.admission import Admission
+from outrider_router.metrics import RouterMetrics
+from outrider_router.routing.registry import Registry, ServedModel
+from outrider_router.settings import RouterSettings
+from outrider_runtime.clock import Clock
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class RouterState:
+    """The parts of a router.
+
+    Attributes:
+        draining: nothing new is taken in.
+    """
+
+    settings: RouterSettings
+    clock: Clock
+    registry: Registry
+    admission: Admission
+    metrics: RouterMetrics
+    series: CollectorRegistry
+    text_threads: ThreadPoolExecutor
+    draining: bool = field(default=False)
+
+    def trouble(self) -> str | None:
+        """Why no request would be served; None if one would."""
+        return "the router is shutting down" if self.draining else self.registry.trouble()
+
+    async def in_text_thread(self, work: Callable[..., Result], *args: Any) -> Result:
+        """Run work on text beside the event loop, which must keep serving others meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self.text_threads, work, *args)
+
+
+def fingerprint(model: ServedModel) -> str:
+    """`system_fingerprint`: changes with the weights, the engine or the drafters."""
+    parts = "\n".join((model.digest, model.engine_version, *model.drafters))
+    return "fp_" + hashlib.sha256(parts.encode()).hexdigest()[:12]

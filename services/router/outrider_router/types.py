@@ -1,0 +1,152 @@
+"""Values that cross the router's seams: what is asked of a worker and what it answers.
+
+Knows no HTTP, no text and no wire format. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FailureCode(Enum):
+    """Why a worker, or the way to it, did not carry out a request."""
+
+    INVALID = "invalid"
+    UNSUPPORTED = "unsupported"
+    TOO_LONG = "too_long"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+    DEADLINE = "deadline"
+
+    @property
+    def retriable(self) -> bool:
+        """True if another worker may well succeed, as long as nothing was delivered."""
+        return self in (FailureCode.OVERLOADED, FailureCode.UNAVAILABLE)
+
+
+class FinishKind(Enum):
+    """How a worker ended a request that did not fail."""
+
+    STOP_TOKEN = "stop_token"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen and when to stop.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: in (0, 1]; 1 is off.
+        top_k: 0 is off.
+        max_tokens: at least 1.
+        stop_token_ids: in addition to the model's own.
+        options: further options by their name in the contract, as far as the client set them to
+            something that matters and the worker declares them.
+        logit_bias: pairs of token id and bias, under the same condition.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_tokens: int
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    options: Mapping[str, float] = field(default_factory=dict)
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """The client's wishes about speculation; None leaves it to the deployment."""
+
+    enabled: bool | None = None
+    max_draft_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One choice as it is sent to a worker; `(request_id, choice_index)` is unique per process."""
+
+    request_id: str
+    choice_index: int
+    prompt_ids: tuple[int, ...]
+    seed: int
+    sampling: Sampling
+    speculation: Speculation
+    deadline_ms: int = 0
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What the worker calls it."""
+        return self.request_id, self.choice_index
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The worker ended the choice."""
+
+    kind: FinishKind
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The choice failed; the message is fit for the client."""
+
+    code: FailureCode
+    message: str
+    param: str | None = None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Speculation over one choice's whole life on the worker."""
+
+    verify_steps: int
+    drafted_tokens: int
+    verified_tokens: int
+    accepted_tokens: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """News of one choice: tokens, and its end where it has come."""
+
+    token_ids: tuple[int, ...] = ()
+    accepted_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    end: Finish | Failure | None = None
+    totals: Totals | None = None
+
+    def followed_by(self, later: "Update") -> "Update":
+        """Both as one."""
+        return Update(
+            self.token_ids + later.token_ids,
+            self.accepted_tokens + later.accepted_tokens,
+            max(self.cached_prompt_tokens, later.cached_prompt_tokens),
+            later.end,
+            later.totals,
+        )
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """What a worker says about itself."""
+
+    model: str
+    model_digest: str
+    engine_version: str
+    drafters: tuple[str, ...]
+    vocab_size: int
+    context_tokens: int
+    max_draft_tokens: int
+    options: frozenset[str]
+    incarnation: str
+    ready: bool
+    not_ready_reason: str
+    running_requests: int
+    waiting_requests: int
+    chat_template: str

@@ -1,0 +1,221 @@
+"""One worker as the router sees it: a connection that comes back by itself.
+
+Keeps one `Attach` stream open with heartbeats both ways, hands each choice's news to its mailbox,
+and asks for a description every second. A lost stream fails all choices on it at once; the client
+then reconnects with growing, jittered waits. What a request or a model means is known elsewhere.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
+
+from outrider_router.mailbox import Mailbox
+from outrider_router.text.model_text import TextAssets
+from outrider_router.types import Failure, FailureCode, Submission, Update, WorkerStatus
+from outrider_router.worker_client.wire import (
+    Key,
+    Outgoing,
+    WorkerWire,
+    cancel_message,
+    news_of,
+    ping_message,
+    submit_message,
+)
+from outrider_runtime.clock import Clock
+from outrider_runtime.heartbeat import Heartbeat, ReconnectBackoff
+from outrider_runtime.logs import get_logger
+from outrider_runtime.rpc import HEARTBEAT_DEADLINE_S, open_channel
+
+_DESCRIBE_INTERVAL_S = 1.0
+_TICK_S = 0.25
+
+log = get_logger(__name__)
+
+Fetch = Callable[[], Awaitable[TextAssets]]
+Prepare = Callable[[WorkerStatus, Fetch], Awaitable[None]]
+
+
+class LinkLost(Exception):
+    """The stream to the worker is of no use any more."""
+
+
+class WorkerClient:
+    """Sends choices to one worker and takes their news.
+
+    Args:
+        address: `host:port`.
+        token: the secret that every call carries, None without one.
+        clock: where time comes from.
+        prepare: called with each description of a ready worker before the worker counts as ready;
+            loads the model's text files with the function it is given. What it raises keeps the
+            worker away.
+    """
+
+    def __init__(self, address: str, token: str | None, clock: Clock, prepare: Prepare) -> None:
+        self.address = address
+        self._token = token
+        self._clock = clock
+        self._prepare = prepare
+        self._status: WorkerStatus | None = None
+        self._described_s = clock.monotonic_s()
+        self._lost_because = "not connected yet"
+        self._outgoing: asyncio.Queue[Outgoing] | None = None
+        self._places: dict[Key, tuple[Mailbox, int]] = {}
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        """The latest description, kept while the worker is away; None before the first."""
+        return self._status
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing may be sent to the worker; None if it is ready."""
+        if self._outgoing is None or self._status is None:
+            return self._lost_because
+        if not self._status.ready:
+            return self._status.not_ready_reason or "the worker is not ready"
+        if self._clock.monotonic_s() - self._described_s > HEARTBEAT_DEADLINE_S:
+            return "the worker has not described itself for too long"
+        return None
+
+    @property
+    def tracked_choices(self) -> int:
+        """Choices registered here; 0 when idle."""
+        return len(self._places)
+
+    @contextmanager
+    def submit(self, submissions: Sequence[Submission]) -> Iterator[Mailbox]:
+        """Send choices and take their news; leaving cancels those that have not ended."""
+        mailbox = Mailbox(submissions)
+        try:
+            for place, submission in enumerate(submissions):
+                self._places[submission.key] = (mailbox, place)
+            if self._outgoing is None:
+                reason = f"the worker is not connected: {self._lost_because}"
+                mailbox.fail(Failure(FailureCode.UNAVAILABLE, reason))
+            else:
+                for submission in submissions:
+                    self._outgoing.put_nowait(submit_message(submission))
+            yield mailbox
+        finally:
+            for place in range(len(submissions)):
+                self.cancel(mailbox, place)
+
+    def cancel(self, mailbox: Mailbox, place: int) -> None:
+        """Take no more news of one choice; the worker drops it if it has not ended it."""
+        submission = mailbox.submissions[place]
+        mailbox.close(place)
+        if self._places.pop(submission.key, None) and self._outgoing is not None:
+            self._outgoing.put_nowait(cancel_message(submission))
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        backoff = ReconnectBackoff()
+        try:
+            while True:
+                reason = await self._one_connection(backoff)
+                if self._outgoing is not None or reason != self._lost_because:
+                    log.warning("worker_lost", worker=self.address, reason=reason)
+                self._lose(reason)
+                await self._clock.sleep(backoff.next_wait_s())
+        finally:
+            self._lose("the router is stopping")
+
+    async def _one_connection(self, backoff: ReconnectBackoff) -> str:
+        """One connection's life; returns why it ended."""
+        reasons: list[str] = []
+        try:
+            async with open_channel(self.address) as channel:
+                wire = WorkerWire(channel, self._token)
+                await self._describe(wire)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._attach(wire, backoff))
+                    tasks.create_task(self._keep_described(wire))
+        except* (grpc.aio.AioRpcError, LinkLost) as errors:
+            reasons = [_reason(error) for error in errors.exceptions]
+        except* Exception as errors:
+            log.exception("worker_link_failed", worker=self.address)
+            reasons = [_reason(error) for error in errors.exceptions]
+        return "; ".join(reasons)
+
+    async def _describe(self, wire: WorkerWire) -> None:
+        status = await wire.describe()
+        if status.ready:
+            await self._prepare(status, lambda: wire.text_assets(status.chat_template))
+        self._status = status
+        self._described_s = self._clock.monotonic_s()
+
+    async def _keep_described(self, wire: WorkerWire) -> None:
+        while True:
+            await self._clock.sleep(_DESCRIBE_INTERVAL_S)
+            try:
+                await self._describe(wire)
+            except grpc.aio.AioRpcError as error:
+                # Whether the worker is gone is for the stream's heartbeats to say.
+                log.info("describe_failed", worker=self.address, reason=error.details())
+
+    async def _attach(self, wire: WorkerWire, backoff: ReconnectBackoff) -> None:
+        """Run the stream until it is lost; never returns normally."""
+        outgoing: asyncio.Queue[Outgoing] = asyncio.Queue()
+        heartbeat = Heartbeat(self._clock.monotonic_s())
+        call = wire.attach(outgoing)
+        watch = asyncio.create_task(self._beat(heartbeat, outgoing))
+        watch.add_done_callback(lambda _: call.cancel())
+        try:
+            async for response in call:
+                heartbeat.heard(self._clock.monotonic_s())
+                if self._outgoing is None:
+                    # The first sign of life: from here on requests can be sent.
+                    self._outgoing = outgoing
+                    backoff.reset()
+                    log.info("worker_attached", worker=self.address)
+                for key, update in news_of(response):
+                    self._deliver(key, update)
+            raise LinkLost("the worker closed the stream")
+        except asyncio.CancelledError:
+            if watch.done() and not watch.cancelled():
+                raise LinkLost("no sign of life from the worker") from None
+            raise
+        finally:
+            watch.cancel()
+
+    async def _beat(self, heartbeat: Heartbeat, outgoing: asyncio.Queue[Outgoing]) -> None:
+        """Send signs of life; returns once the worker has given none for too long."""
+        last_s = self._clock.monotonic_s()
+        while True:
+            now_s = self._clock.monotonic_s()
+            if now_s - last_s > 4 * _TICK_S:
+                # This process itself stood still: what was sent meanwhile is still to be read.
+                heartbeat.heard(now_s)
+            if heartbeat.expired(now_s):
+                return
+            sequence = heartbeat.due(now_s)
+            if sequence is not None:
+                outgoing.put_nowait(ping_message(sequence))
+            last_s = now_s
+            await self._clock.sleep(_TICK_S)
+
+    def _deliver(self, key: Key, update: Update) -> None:
+        known = self._places.get(key)
+        if known is None:
+            return
+        mailbox, place = known
+        mailbox.deliver(place, update)
+        if update.end is not None:
+            del self._places[key]
+
+    def _lose(self, reason: str) -> None:
+        """Nothing can be sent any more; whoever waits is told so."""
+        self._outgoing = None
+        self._lost_because = reason
+        lost, self._places = self._places, {}
+        for mailbox, _ in lost.values():
+            mailbox.fail(Failure(FailureCode.UNAVAILABLE, f"the worker was lost: {reason}"))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return f"{type(error).__name__}: {error}"

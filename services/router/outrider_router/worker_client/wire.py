@@ -1,0 +1,209 @@
+"""Between the router's values and the worker contract's messages, and the three calls.
+
+Knows field names and enumerations; knows nothing of connections, requests in flight or text.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from outrider.common.v1 import common_pb2
+from outrider.worker.v1 import worker_pb2, worker_pb2_grpc
+from outrider_router.text.model_text import TextAssets
+from outrider_router.types import (
+    Failure,
+    FailureCode,
+    Finish,
+    FinishKind,
+    Submission,
+    Totals,
+    Update,
+    WorkerStatus,
+)
+from outrider_runtime.rpc import token_metadata
+
+_DESCRIBE_DEADLINE_S = 2.0
+_ASSETS_DEADLINE_S = 30.0
+
+Outgoing = worker_pb2.AttachRequest
+Key = tuple[str, int]
+
+_FAILURES = {
+    worker_pb2.FAILURE_CODE_INVALID: FailureCode.INVALID,
+    worker_pb2.FAILURE_CODE_UNSUPPORTED: FailureCode.UNSUPPORTED,
+    worker_pb2.FAILURE_CODE_TOO_LONG: FailureCode.TOO_LONG,
+    worker_pb2.FAILURE_CODE_OVERLOADED: FailureCode.OVERLOADED,
+    worker_pb2.FAILURE_CODE_UNAVAILABLE: FailureCode.UNAVAILABLE,
+    worker_pb2.FAILURE_CODE_DEADLINE: FailureCode.DEADLINE,
+}
+_FINISHES = {
+    worker_pb2.FINISH_REASON_STOP_TOKEN: FinishKind.STOP_TOKEN,
+    worker_pb2.FINISH_REASON_LENGTH: FinishKind.LENGTH,
+    worker_pb2.FINISH_REASON_CANCELLED: FinishKind.CANCELLED,
+}
+
+
+@dataclass(frozen=True)
+class WorkerWire:
+    """The calls of one connected worker. All raise `grpc.aio.AioRpcError`."""
+
+    channel: grpc.aio.Channel
+    token: str | None
+
+    async def describe(self) -> WorkerStatus:
+        """What the worker is and whether it is ready."""
+        response = await worker_pb2_grpc.WorkerServiceStub(self.channel).Describe(
+            worker_pb2.DescribeRequest(),
+            timeout=_DESCRIBE_DEADLINE_S,
+            metadata=token_metadata(self.token),
+        )
+        return _status(response)
+
+    async def text_assets(self, chat_template: str) -> TextAssets:
+        """The model's text files; `chat_template` is what the description had of it."""
+        template = chat_template.encode() or await self._asset(worker_pb2.ASSET_KIND_CHAT_TEMPLATE)
+        return TextAssets(
+            tokenizer=await self._asset(worker_pb2.ASSET_KIND_TOKENIZER),
+            tokenizer_config=await self._asset(worker_pb2.ASSET_KIND_TOKENIZER_CONFIG),
+            chat_template=template.decode(),
+        )
+
+    async def _asset(self, kind: worker_pb2.AssetKind.ValueType) -> bytes:
+        """One file's bytes; empty where the model has none."""
+        stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
+        stream = stub.Assets(
+            worker_pb2.AssetsRequest(kind=kind),
+            timeout=_ASSETS_DEADLINE_S,
+            metadata=token_metadata(self.token),
+        )
+        try:
+            return b"".join([response.chunk async for response in stream])
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return b""
+            raise
+
+    def attach(
+        self, outgoing: asyncio.Queue[Outgoing]
+    ) -> grpc.aio.StreamStreamCall[Outgoing, worker_pb2.AttachResponse]:
+        """Open the stream; what is put into `outgoing` is sent in order."""
+        stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
+        return stub.Attach(_forever(outgoing), metadata=token_metadata(self.token))
+
+
+async def _forever(outgoing: asyncio.Queue[Outgoing]) -> AsyncIterator[Outgoing]:
+    while True:
+        yield await outgoing.get()
+
+
+def submit_message(submission: Submission) -> Outgoing:
+    """The message that starts one choice."""
+    wishes = submission.speculation
+    return Outgoing(
+        submit=worker_pb2.Submit(
+            request_id=submission.request_id,
+            choice_index=submission.choice_index,
+            prompt_ids=submission.prompt_ids,
+            seed=submission.seed,
+            sampling=_sampling_message(submission),
+            deadline_ms=submission.deadline_ms,
+            speculation=worker_pb2.SpeculationOptions(
+                enabled=wishes.enabled, max_draft_tokens=wishes.max_draft_tokens
+            ),
+        )
+    )
+
+
+def _sampling_message(submission: Submission) -> worker_pb2.SamplingOptions:
+    sampling = submission.sampling
+    message = worker_pb2.SamplingOptions(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        logit_bias=[
+            worker_pb2.LogitBias(token_id=token_id, bias=bias)
+            for token_id, bias in sampling.logit_bias
+        ],
+    )
+    for name, value in sampling.options.items():
+        setattr(message, name, value)
+    return message
+
+
+def cancel_message(submission: Submission) -> Outgoing:
+    """The message that drops one choice."""
+    return Outgoing(
+        cancel=worker_pb2.Cancel(
+            request_id=submission.request_id, choice_index=submission.choice_index
+        )
+    )
+
+
+def ping_message(sequence: int) -> Outgoing:
+    """The router's sign of life."""
+    return Outgoing(ping=common_pb2.Heartbeat(sequence=sequence))
+
+
+def news_of(response: worker_pb2.AttachResponse) -> Iterator[tuple[Key, Update]]:
+    """What one message says about each choice in it; nothing for a sign of life."""
+    for news in response.tokens.requests:
+        yield (news.request_id, news.choice_index), _update(news)
+
+
+def _update(news: worker_pb2.RequestTokens) -> Update:
+    totals = news.totals
+    return Update(
+        token_ids=tuple(news.token_ids),
+        accepted_tokens=news.accepted_tokens,
+        cached_prompt_tokens=news.cached_prompt_tokens,
+        end=_end(news),
+        totals=Totals(
+            totals.verify_steps,
+            totals.drafted_tokens,
+            totals.verified_tokens,
+            totals.accepted_tokens,
+        )
+        if news.HasField("totals")
+        else None,
+    )
+
+
+def _end(news: worker_pb2.RequestTokens) -> Finish | Failure | None:
+    match news.WhichOneof("end"):
+        case "finish":
+            finish = news.finish
+            if finish.reason not in _FINISHES:
+                return Failure(FailureCode.INTERNAL, "the worker gave no reason for the end")
+            stop = finish.stop_token_id if finish.HasField("stop_token_id") else None
+            return Finish(_FINISHES[finish.reason], stop)
+        case "failure":
+            failure = news.failure
+            code = _FAILURES.get(failure.code, FailureCode.INTERNAL)
+            return Failure(code, failure.message, failure.param or None)
+        case _:
+            return None
+
+
+def _status(response: worker_pb2.DescribeResponse) -> WorkerStatus:
+    identity, load = response.identity, response.load
+    return WorkerStatus(
+        model=response.model,
+        model_digest=identity.model_digest,
+        engine_version=identity.engine_version,
+        drafters=tuple(drafter.name for drafter in response.drafters),
+        vocab_size=response.vocab_size,
+        context_tokens=response.limits.max_context_tokens,
+        max_draft_tokens=response.limits.max_draft_tokens,
+        options=frozenset(response.supported_options),
+        incarnation=response.worker_incarnation,
+        ready=response.ready,
+        not_ready_reason=response.not_ready_reason,
+        running_requests=load.running_requests,
+        waiting_requests=load.waiting_requests,
+        chat_template=response.chat_template,
+    )

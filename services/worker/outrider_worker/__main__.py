@@ -1,0 +1,37 @@
+"""`python -m outrider_worker`: settings from the environment, one replica until told to stop."""
+
+import asyncio
+import sys
+
+from pydantic import ValidationError
+
+from outrider_runtime.lifecycle import exit_with_parent_if_asked
+from outrider_runtime.logs import configure_logs, get_logger
+from outrider_runtime.settings import ConfigurationError
+from outrider_worker.settings import WorkerSettings
+
+
+def main() -> int:
+    """Exit status: 0 stopped as asked, 1 the engine failed, 2 settings that cannot work."""
+    try:
+        settings = WorkerSettings()
+    except ValidationError as error:
+        print(f"worker settings: {error}", file=sys.stderr)
+        return 2
+    configure_logs("worker", settings.log_level, settings.log_format)
+    exit_with_parent_if_asked()
+    # Imported late: torch takes seconds, and wrong settings should be told at once.
+    from outrider_worker.model.config import ModelError
+    from outrider_worker.service import serve
+
+    log = get_logger(__name__)
+    log.info("starting", settings=settings.masked())
+    try:
+        return asyncio.run(serve(settings))
+    except (ConfigurationError, ModelError, ValueError, OSError) as error:
+        log.error("cannot start", reason=str(error))
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Puts a worker together from its settings: model, pool, cost table, engine.
+
+The only module that knows all the parts; slow steps report progress to the log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from outrider_runtime.lifecycle import new_incarnation
+from outrider_runtime.logs import get_logger
+from outrider_worker.cache import user_cache
+from outrider_worker.engine.costs import CostTable
+from outrider_worker.engine.engine import EngineParts
+from outrider_worker.engine.guard import Guard
+from outrider_worker.engine.pages import PageAccount
+from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
+from outrider_worker.identity import EngineIdentity, cpu_name, model_digest
+from outrider_worker.kv import PAGE_TOKENS, KvPool
+from outrider_worker.model.config import ModelConfig
+from outrider_worker.model.loader import LoadedModel, load_model
+from outrider_worker.model.resolve import DEMO, resolve_model
+from outrider_worker.numerics import choose_dtype, probe_batch_invariance
+from outrider_worker.profile import (
+    CPU_ROW_LADDER,
+    Profiler,
+    load_costs,
+    profile_contexts,
+    store_costs,
+)
+from outrider_worker.runner import Runner
+from outrider_worker.settings import WorkerSettings
+from outrider_worker.speculate.drafter import Drafter, DrafterTraits, load_drafter
+from outrider_worker.speculate.verify import SamplerMatch
+
+DEMO_NAME = "smollm2-135m-instruct"
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A worker's parts, ready to run."""
+
+    parts: EngineParts
+    config: ModelConfig
+    folder: Path
+    served_name: str
+    deployment: str
+    incarnation: str
+    identity: EngineIdentity
+    row_ladder: tuple[int, ...]
+
+    @property
+    def drafter_traits(self) -> tuple[DrafterTraits, ...]:
+        drafter = self.parts.drafter
+        return (drafter.traits,) if drafter else ()
+
+
+def served_name(settings: WorkerSettings) -> str:
+    """The name clients use: as set, or derived from what was asked for."""
+    if settings.served_name:
+        return settings.served_name
+    if settings.model == DEMO:
+        return DEMO_NAME
+    path = Path(settings.model).expanduser()
+    return path.resolve().stem if path.exists() else settings.model
+
+
+def assemble(settings: WorkerSettings) -> Assembly:
+    """Load, probe, measure (or read what was measured before), and build.
+
+    Raises:
+        ModelError, UnknownDrafter, ValueError: settings that cannot work, in one line.
+    """
+    torch.set_num_threads(settings.threads)
+    drafter = load_drafter(settings.drafter, settings.max_draft) if settings.max_draft else None
+    dtype = choose_dtype(torch.device("cpu"))
+    loaded = load_model(resolve_model(settings.model), dtype, progress=_LoadProgress())
+    _report_numerics(loaded)
+    pool = KvPool.for_budget(loaded.config, settings.kv_bytes, dtype)
+    runner = Runner(loaded.model, pool, SamplerMatch())
+    limits = _limits(settings, loaded.config)
+    ladder = tuple(rows for rows in CPU_ROW_LADDER if rows <= limits.max_rows_per_forward)
+    name = served_name(settings)
+    identity = EngineIdentity(
+        model=name,
+        model_digest=model_digest(loaded.folder),
+        drafters=(f"{drafter.traits.name}:{settings.max_draft}",) if drafter else (),
+        device=cpu_name(),
+        dtype=str(dtype).removeprefix("torch."),
+        row_ladder=ladder,
+        cpu_threads=settings.threads,
+    )
+    profiler = Profiler(runner, pool.pages, PAGE_TOKENS, loaded.config.vocab_size, _log.debug)
+    costs = _costs(profiler, identity, ladder, limits, drafter)
+    pages = PageAccount(pool.pages, PAGE_TOKENS)
+    parts = EngineParts(
+        runner=runner,
+        scheduler=Scheduler(limits, pages),
+        pages=pages,
+        plans=PlanBook(),
+        guard=Guard(),
+        costs=costs,
+        drafter=drafter,
+        eos_token_ids=frozenset(loaded.config.eos_ids),
+        max_draft_tokens=settings.max_draft,
+    )
+    return Assembly(
+        parts=parts,
+        config=loaded.config,
+        folder=loaded.folder,
+        served_name=name,
+        deployment=settings.deployment or name,
+        incarnation=new_incarnation(),
+        identity=identity,
+        row_ladder=ladder,
+    )
+
+
+class _LoadProgress:
+    """Logs a long step at its start and at every quarter."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, int] = ("", -1)
+
+    def __call__(self, step: str, done: float) -> None:
+        quarter = int(4 * done)
+        if (step, quarter) != self._last:
+            self._last = (step, quarter)
+            _log.info(step, done=f"{25 * quarter} %")
+
+
+def _limits(settings: WorkerSettings, config: ModelConfig) -> SchedulerLimits:
+    if settings.max_running > settings.max_rows:
+        raise ValueError(
+            f"max_running {settings.max_running} needs as many rows, max_rows is"
+            f" {settings.max_rows}"
+        )
+    return SchedulerLimits(
+        max_running_requests=settings.max_running,
+        max_context_tokens=min(settings.context, config.max_positions),
+        max_rows_per_forward=settings.max_rows,
+        max_waiting_requests=settings.max_waiting,
+    )
+
+
+def _report_numerics(loaded: LoadedModel) -> None:
+    report = probe_batch_invariance(loaded.model)
+    log = _log.info if report.ok else _log.warning
+    log("numerics probed", result=report.summary())
+
+
+def _costs(
+    profiler: Profiler,
+    identity: EngineIdentity,
+    ladder: Sequence[int],
+    limits: SchedulerLimits,
+    drafter: Drafter | None,
+) -> CostTable:
+    """The stored table of this identity, or a new one; either way every shape has run once."""
+    contexts = profile_contexts(limits.max_context_tokens)
+    file = user_cache() / "costs" / f"{identity.digest}-{contexts[1]}.json"
+    costs = load_costs(file)
+    if costs is not None:
+        _log.info("cost table read", file=str(file))
+        profiler.warm_up(ladder, contexts[0])
+        return costs
+    _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
+    costs = profiler.measure(ladder, contexts, drafter)
+    store_costs(file, costs)
+    _log.info("cost table measured", one_row_ms=round(costs.target_s(1, contexts[0]) * 1e3, 1))
+    return costs

@@ -1,0 +1,147 @@
+"""The gRPC servicer: Attach, Describe, Assets.
+
+Hands commands to the engine's inbox and news to each router's outbox. Knows no tensors and no
+schedule; a stream that ends, for whatever reason, takes its requests with it.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+
+from outrider.common.v1 import common_pb2 as common
+from outrider.worker.v1 import worker_pb2 as wire
+from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
+from outrider_runtime.heartbeat import Heartbeat
+from outrider_runtime.logs import get_logger
+from outrider_runtime.rpc import HEARTBEAT_INTERVAL_S
+from outrider_worker.engine.engine import Engine
+from outrider_worker.engine.inbox import Cancel, DropOwner, Submit
+from outrider_worker.engine.types import Failure, FailureCode, RequestRefused, TokenNews
+from outrider_worker.replica import Replica
+from outrider_worker.rpc.convert import news_to_wire, request_key, spec_from_wire
+from outrider_worker.rpc.describe import asset_bytes, describe
+from outrider_worker.rpc.outbox import Outbox
+
+SERVICE_NAME = wire.DESCRIPTOR.services_by_name["WorkerService"].full_name
+_ASSET_CHUNK_BYTES = 256 * 1024
+_log = get_logger(__name__)
+
+
+class WorkerRpc(wire_grpc.WorkerServiceServicer):
+    """One replica offered to any number of routers."""
+
+    def __init__(self, replica: Replica, engine: Engine) -> None:
+        self._replica = replica
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._outboxes: dict[str, Outbox] = {}
+        self._numbers = itertools.count(1)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        wire_grpc.add_WorkerServiceServicer_to_server(self, server)
+
+    def deliver(self, round_: int, news: Sequence[TokenNews]) -> None:
+        """The engine's news sink; called on the engine's thread."""
+        self._loop.call_soon_threadsafe(self._dispatch, round_, news)
+
+    def _dispatch(self, round_: int, news: Sequence[TokenNews]) -> None:
+        by_owner: dict[str, list[TokenNews]] = {}
+        for item in news:
+            by_owner.setdefault(item.key.owner, []).append(item)
+        for owner, items in by_owner.items():
+            outbox = self._outboxes.get(owner)
+            if outbox is not None:
+                outbox.put(self._tokens(round_, items))
+
+    def _tokens(self, round_: int, news: Sequence[TokenNews]) -> wire.AttachResponse:
+        tokens = wire.Tokens(
+            worker_incarnation=self._replica.incarnation,
+            round=round_,
+            requests=[
+                news_to_wire(item, self._replica.drafter_index(item.drafter)) for item in news
+            ],
+        )
+        return wire.AttachResponse(tokens=tokens)
+
+    async def Attach(  # noqa: N802 - the wire's name
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[wire.AttachResponse]:
+        owner = f"{context.peer()}#{next(self._numbers)}"
+        outbox = self._outboxes[owner] = Outbox()
+        heartbeat = Heartbeat(time.monotonic())
+        reader = asyncio.create_task(self._read(owner, request_iterator, outbox, heartbeat))
+        _log.info("router attached", router=owner)
+        try:
+            while not reader.done():
+                now_s = time.monotonic()
+                if outbox.overflowed or heartbeat.expired(now_s):
+                    await context.abort(*_cut_reason(outbox))
+                sequence = heartbeat.due(now_s)
+                if sequence is not None:
+                    yield wire.AttachResponse(pong=common.Heartbeat(sequence=sequence))
+                message = await outbox.get(HEARTBEAT_INTERVAL_S / 2)
+                if message is not None:
+                    yield message
+        finally:
+            reader.cancel()
+            del self._outboxes[owner]
+            self._engine.inbox.put(DropOwner(owner))
+            _log.info("router detached", router=owner)
+
+    async def _read(self, owner: str, requests: Any, outbox: Outbox, heartbeat: Heartbeat) -> None:
+        async for request in requests:
+            heartbeat.heard(time.monotonic())
+            match request.WhichOneof("message"):
+                case "submit":
+                    self._submit(owner, request.submit, outbox)
+                case "cancel":
+                    cancel = request.cancel
+                    choice = cancel.choice_index if cancel.HasField("choice_index") else None
+                    self._engine.inbox.put(Cancel(owner, cancel.request_id, choice))
+
+    def _submit(self, owner: str, message: wire.Submit, outbox: Outbox) -> None:
+        """Check at the edge, answer refusals at once, pass on the rest."""
+        try:
+            reason = self._replica.not_ready_reason()
+            if reason:
+                raise RequestRefused(Failure(FailureCode.UNAVAILABLE, reason))
+            spec = spec_from_wire(
+                owner,
+                message,
+                self._replica.config.vocab_size,
+                [traits.name for traits in self._replica.drafters],
+                time.monotonic(),
+            )
+        except RequestRefused as refused:
+            refusal = TokenNews(request_key(owner, message), (), end=refused.failure)
+            outbox.put(self._tokens(self._engine.rounds, [refusal]))
+        else:
+            _log.debug("request submitted", request_id=message.request_id)
+            self._engine.inbox.put(Submit(spec))
+
+    async def Describe(  # noqa: N802
+        self, request: wire.DescribeRequest, context: Any
+    ) -> wire.DescribeResponse:
+        return describe(self._replica)
+
+    async def Assets(  # noqa: N802
+        self, request: wire.AssetsRequest, context: Any
+    ) -> AsyncIterator[wire.AssetsResponse]:
+        try:
+            content = asset_bytes(self._replica.folder, request.kind)
+        except FileNotFoundError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        for start in range(0, len(content), _ASSET_CHUNK_BYTES):
+            yield wire.AssetsResponse(chunk=content[start : start + _ASSET_CHUNK_BYTES])
+
+
+def _cut_reason(outbox: Outbox) -> tuple[grpc.StatusCode, str]:
+    if outbox.overflowed:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly"
+    return grpc.StatusCode.DEADLINE_EXCEEDED, "no sign of life from the router"

@@ -1,0 +1,160 @@
+"""The worker process: assemble, serve, drain, exit."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from outrider_runtime.lifecycle import stop_event
+from outrider_runtime.logs import get_logger
+from outrider_runtime.metrics import MetricsServer, serve_metrics
+from outrider_runtime.rpc import RpcServer, start_server
+from outrider_worker.assembly import Assembly, assemble
+from outrider_worker.engine.engine import Engine
+from outrider_worker.engine.fanout import Fanout
+from outrider_worker.engine.inbox import EndAll
+from outrider_worker.engine.tally import RecordRing
+from outrider_worker.engine.thread import EngineThread
+from outrider_worker.metrics import WorkerMetrics, add_live_gauges
+from outrider_worker.planner_client.client import Introduction, PlannerClient
+from outrider_worker.replica import Replica
+from outrider_worker.rpc.service import SERVICE_NAME, WorkerRpc
+from outrider_worker.settings import WorkerSettings
+
+_log = get_logger(__name__)
+
+
+async def serve(settings: WorkerSettings) -> int:
+    """Run until told to stop (exit status 0) or until the engine fails (1)."""
+    assembly = await asyncio.to_thread(assemble, settings)
+    stop = stop_event()
+    worker = await Worker.start(settings, assembly, on_failure=stop.set)
+    _log.info(
+        "worker ready",
+        model=assembly.served_name,
+        address=f"{settings.host}:{worker.server.port}",
+        incarnation=assembly.incarnation,
+    )
+    await stop.wait()
+    await worker.stop(settings.drain_limit_s)
+    return 1 if worker.replica.thread.failure else 0
+
+
+@dataclass
+class Worker:
+    """The running parts of one worker process."""
+
+    replica: Replica
+    engine: Engine
+    server: RpcServer
+    metrics_server: MetricsServer
+    planner: "asyncio.Task[None] | None"
+
+    @classmethod
+    async def start(
+        cls, settings: WorkerSettings, assembly: Assembly, on_failure: Callable[[], None]
+    ) -> "Worker":
+        """Wire the parts and open the ports; it is ready when this returns."""
+        parts = assembly.parts
+        metrics = WorkerMetrics(parts.costs, parts.max_draft_tokens)
+        ring = RecordRing()
+        news, records = Fanout(), Fanout()
+        engine = Engine(parts, news, records)
+        thread = _engine_thread(engine, settings.threads, on_failure)
+        replica = _replica(assembly, thread)
+        rpc = WorkerRpc(replica, engine)
+        news.to(metrics.observe_news, rpc.deliver)
+        records.to(metrics.observe_round, ring.append)
+        server = await start_server(
+            settings.host, settings.port, settings.token_text, rpc.register, [SERVICE_NAME]
+        )
+        client = _planner_client(settings, assembly, ring, server.port)
+        link = client.link if client else None
+        add_live_gauges(metrics, replica, parts.plans, parts.guard, link)
+        metrics_server = serve_metrics(metrics.registry, settings.host, settings.metrics_port)
+        thread.start()
+        await server.set_serving(True)
+        planner = asyncio.create_task(client.run()) if client else None
+        return cls(replica, engine, server, metrics_server, planner)
+
+    async def stop(self, drain_limit_s: float) -> None:
+        """Take nothing new, let running requests finish up to the limit, end the rest."""
+        self.replica.draining = True
+        await self.server.set_serving(False)
+        deadline_s = time.monotonic() + drain_limit_s
+        while self._busy() and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.05)
+        if self._busy():
+            self.engine.inbox.put(EndAll("the worker is shutting down"))
+            await _until(lambda: not self._busy(), limit_s=2.0)
+        if self.planner:
+            self.planner.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.planner
+        self.replica.thread.stop()
+        await self.server.stop(grace_s=0.5)
+        self.metrics_server.close()
+        _log.info("worker stopped")
+
+    def _busy(self) -> bool:
+        return not self.engine.idle and self.replica.thread.failure is None
+
+
+async def _until(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline_s:
+        await asyncio.sleep(0.02)
+
+
+def _engine_thread(engine: Engine, threads: int, on_failure: Callable[[], None]) -> EngineThread:
+    loop = asyncio.get_running_loop()
+
+    def failed(error: BaseException) -> None:
+        _log.error("the engine failed", exc_info=error)
+        loop.call_soon_threadsafe(on_failure)
+
+    # The number of OpenMP threads belongs to the thread that starts the parallel region.
+    return EngineThread(engine, lambda: torch.set_num_threads(threads), failed)
+
+
+def _replica(assembly: Assembly, thread: EngineThread) -> Replica:
+    return Replica(
+        served_name=assembly.served_name,
+        deployment=assembly.deployment,
+        incarnation=assembly.incarnation,
+        folder=assembly.folder,
+        config=assembly.config,
+        identity=assembly.identity,
+        drafters=assembly.drafter_traits,
+        max_draft_tokens=assembly.parts.max_draft_tokens,
+        scheduler=assembly.parts.scheduler,
+        pages=assembly.parts.pages,
+        thread=thread,
+    )
+
+
+def _planner_client(
+    settings: WorkerSettings, assembly: Assembly, ring: RecordRing, port: int
+) -> PlannerClient | None:
+    if not settings.planner:
+        _log.warning("no planner configured: speculation stays off")
+        return None
+    parts = assembly.parts
+    introduction = Introduction(
+        deployment=assembly.deployment,
+        incarnation=assembly.incarnation,
+        address=f"{settings.host}:{port}",
+        identity=assembly.identity,
+        limits=parts.scheduler.limits,
+        max_draft_tokens=parts.max_draft_tokens if parts.drafter else 0,
+        kv_capacity_tokens=parts.pages.capacity_pages * parts.pages.page_tokens,
+        row_buckets=assembly.row_ladder,
+        drafters=assembly.drafter_traits,
+        costs=parts.costs,
+    )
+    return PlannerClient(
+        settings.planner, settings.token_text, introduction, ring, parts.plans, parts.guard.snapshot
+    )

@@ -1,0 +1,34 @@
+"""The worker's settings, from the environment (`OUTRIDER_WORKER_…`)."""
+
+import os
+
+from pydantic import Field
+
+from outrider_runtime.settings import ServiceSettings, settings_config
+
+
+class WorkerSettings(ServiceSettings):
+    """Frozen after construction; every field can be set by environment."""
+
+    model_config = settings_config("OUTRIDER_WORKER_")
+
+    host: str = Field("127.0.0.1", description="Where the gRPC and metrics ports listen.")
+    port: int = Field(7080, ge=0, le=65535)
+    metrics_port: int = Field(7180, ge=0, le=65535)
+    model: str = Field("demo", description="Folder, GGUF file, 'demo' or hub id.")
+    served_name: str = Field("", description="Name clients use; empty = derived from the model.")
+    deployment: str = Field("", description="Statistics are shared by name; empty = the model's.")
+    planner: str = Field("127.0.0.1:7070", description="host:port; empty = no planner, plans off.")
+    drafter: str = Field("ngram", description="'ngram', 'none' or an installed plug-in's name.")
+    max_draft: int = Field(8, ge=0, le=64, description="Draft tokens at most, K.")
+    max_running: int = Field(32, ge=1, le=1024)
+    max_waiting: int = Field(256, ge=0)
+    context: int = Field(2048, ge=16, description="Tokens of prompt and answer together.")
+    kv_gib: float = Field(1.0, gt=0)
+    max_rows: int = Field(128, ge=1, description="Rows of one forward at most.")
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    drain_limit_s: float = Field(30.0, ge=0, description="How long SIGTERM waits for requests.")
+
+    @property
+    def kv_bytes(self) -> int:
+        return int(self.kv_gib * 2**30)
