@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
+
 from outrider_worker.engine.costs import CostCurve, CostTable, Timing
 from outrider_worker.engine.engine import Engine, EngineParts
 from outrider_worker.engine.guard import Guard
@@ -32,7 +33,6 @@ from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.runner import Runner
 from outrider_worker.speculate.drafter import Drafter
 from outrider_worker.speculate.verify import SamplerMatch
-
 from tests.support.tiny_models import shared_tiny_llama
 
 GUARD_OFF = GuardSettings(enabled=False)

@@ -89,6 +89,7 @@ class Generation:
             for submission in order.submissions
         ]
         self._endings: dict[int, Ending] = {}
+        self._failure: Failure | None = None
         self._cached = [0] * len(order.submissions)
 
     @property
@@ -108,6 +109,8 @@ class Generation:
     async def rounds(self) -> AsyncIterator[list[Delta]]:
         """Deltas as they come, at most one per choice each time, until every choice has ended.
 
+        What a choice brought before it failed is still delivered.
+
         Raises:
             GenerationFailed: a choice failed, or the time is up.
         """
@@ -117,6 +120,8 @@ class Generation:
                 for place, update in self._news.items()
                 if place not in self._endings
             ]
+            if self._failure is not None:
+                raise GenerationFailed(self._failure)
             if len(self._endings) == len(self._assemblers):
                 return
             self._news = await _next_news(self._mailbox, self._deadline_s)
@@ -128,15 +133,18 @@ class Generation:
         self._record.delivered(place, kept)
         self._record.accepted_draft_tokens += min(update.accepted_tokens, kept)
         self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
-        own_stops = self._order.submissions[place].sampling.stop_token_ids
-        text, ending = piece.text, _ending(piece, update, own_stops)
+        end = _end(piece, update, self._order.submissions[place].sampling.stop_token_ids)
+        if isinstance(end, Failure):
+            self._failure = self._failure or end
+            return Delta(place, piece.text, piece.token_ids)
+        text = piece.text
         if piece.end is not None:
             self._client.cancel(self._mailbox, place)
-        elif ending is not None:
+        elif end is not None:
             text += assembler.finish()
-        if ending is not None:
-            self._endings[place] = ending
-        return Delta(place, text, piece.token_ids, ending)
+        if end is not None:
+            self._endings[place] = end
+        return Delta(place, text, piece.token_ids, end)
 
 
 @asynccontextmanager
@@ -190,26 +198,22 @@ def _first_failure(news: Mapping[int, Update]) -> Failure | None:
     return next((u.end for u in news.values() if isinstance(u.end, Failure)), None)
 
 
-def _ending(piece: Piece, update: Update, own_stops: Sequence[int]) -> Ending | None:
+def _end(piece: Piece, update: Update, own_stops: Sequence[int]) -> Ending | Failure | None:
     """How the choice ended: what the text says comes before what the worker says.
 
     The model's own end-of-sequence token is no stop reason; the request's stop tokens are.
-
-    Raises:
-        GenerationFailed: the worker failed or dropped the choice.
     """
     if piece.end is not None:
         stop = piece.end.stop
         return Ending("length") if stop is None else Ending("stop", stop)
     match update.end:
-        case None:
-            return None
-        case Failure() as failure:
-            raise GenerationFailed(failure)
-        case Finish(kind=FinishKind.STOP_TOKEN, stop_token_id=stop_token_id):
-            return Ending("stop", stop_token_id if stop_token_id in own_stops else None)
+        case Finish(kind=FinishKind.STOP_TOKEN, stop_token_id=token_id):
+            return Ending("stop", token_id if token_id in own_stops else None)
         case Finish(kind=FinishKind.LENGTH):
             return Ending("length")
+        case Finish(kind=FinishKind.CANCELLED):
+            return Failure(FailureCode.UNAVAILABLE, "the worker dropped the request")
+        case Failure() as failure:
+            return failure
         case _:
-            text = "the worker dropped the request"
-            raise GenerationFailed(Failure(FailureCode.UNAVAILABLE, text))
+            return None

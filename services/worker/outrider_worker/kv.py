@@ -54,10 +54,10 @@ class SlotIndex:
 class KvPool:
     """K and V of every layer, in pages. Page 0 is the null page."""
 
-    keys: Tensor
-    """[layers, pages, kv_heads, head_dim, PAGE_TOKENS]"""
-    values: Tensor
-    """[layers, pages, kv_heads, PAGE_TOKENS, head_dim]"""
+    keys: tuple[Tensor, ...]
+    """per layer [pages, kv_heads, head_dim, PAGE_TOKENS]"""
+    values: tuple[Tensor, ...]
+    """per layer [pages, kv_heads, PAGE_TOKENS, head_dim]"""
 
     @staticmethod
     def bytes_per_token(shape: KvShape, dtype: torch.dtype) -> int:
@@ -74,11 +74,13 @@ class KvPool:
         """
         if pages < 2:
             raise ValueError(f"a KV pool needs the null page and one more, not {pages}")
-        lead = (shape.layers, pages, shape.kv_heads)
-        return cls(
-            keys=torch.zeros((*lead, shape.head_dim, PAGE_TOKENS), dtype=dtype, device=device),
-            values=torch.zeros((*lead, PAGE_TOKENS, shape.head_dim), dtype=dtype, device=device),
-        )
+        keys = (pages, shape.kv_heads, shape.head_dim, PAGE_TOKENS)
+        values = (pages, shape.kv_heads, PAGE_TOKENS, shape.head_dim)
+
+        def per_layer(size: tuple[int, ...]) -> tuple[Tensor, ...]:
+            return tuple(torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers))
+
+        return cls(keys=per_layer(keys), values=per_layer(values))
 
     @classmethod
     def for_budget(
@@ -101,15 +103,19 @@ class KvPool:
     @property
     def pages(self) -> int:
         """Pages in all, the null page included."""
-        return self.keys.shape[1]
+        return self.keys[0].shape[0]
 
     @property
     def kv_heads(self) -> int:
-        return self.keys.shape[2]
+        return self.keys[0].shape[1]
 
     @property
     def head_dim(self) -> int:
-        return self.keys.shape[3]
+        return self.keys[0].shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.keys[0].dtype
 
     def write(self, layer: int, k: Tensor, v: Tensor, index: SlotIndex) -> None:
         """Store k, v [R, kv_heads, head_dim] of one layer at `index`.

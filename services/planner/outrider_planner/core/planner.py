@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import isfinite
 
 from outrider_planner.core.assemble import (
@@ -25,16 +25,21 @@ from outrider_planner.core.bounds import (
     bound_report,
     class_label,
 )
+from outrider_planner.core.events import (
+    Effect,
+    FlushDeltas,
+    HoldPlan,
+    PlannerConfig,
+    PushPlan,
+    ReadScope,
+    ReportOutcome,
+)
 from outrider_planner.core.hellos import CapacityError, check_hello, statistics_digest
-from outrider_planner.core.policies import Policy
-from outrider_planner.core.policies.two_stage import TwoStagePolicy
 from outrider_planner.core.shares import take_pending
 from outrider_planner.core.sums import FLEET_CLASS, from_fields, weigh
 from outrider_planner.core.types import (
-    GuardSettings,
     GuardState,
     Hello,
-    Objective,
     Plan,
     ProbeDirective,
     StepReports,
@@ -42,72 +47,6 @@ from outrider_planner.core.types import (
 from outrider_planner.core.worker_state import SlowCounts, WorkerState, pool_bands
 
 _LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 100, 1000
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerConfig:
-    """How a planner behaves; times in the units of their names."""
-
-    policy: Policy = field(default_factory=TwoStagePolicy)
-    objective: Objective = Objective.THROUGHPUT
-    report_interval_ms: int = 250
-    validity_ms: int = 5000
-    grace_ms: int = 5000
-    guard: GuardSettings = field(default_factory=GuardSettings)
-    flush_interval_s: float = 1.0
-    read_interval_s: float = 10.0
-    retention_s: float = 60.0
-    plain_wanted_after_s: float = 60.0
-    plain_share: float = 1.0 / 256.0
-    max_deployments: int = 64
-    max_workers: int = 1024
-    max_classes: int = 16
-    max_context_bands: int = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PushPlan:
-    """Send a plan on a worker's current stream."""
-
-    incarnation: str
-    stream: int
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class FlushDeltas:
-    """Add integer sums to a scope of the store."""
-
-    scope: str
-    fields: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadScope:
-    """Read a scope's sums back and hand them to ``on_store_snapshot``."""
-
-    scope: str
-
-
-@dataclass(frozen=True, slots=True)
-class HoldPlan:
-    """No plan could be found for a worker; it keeps the last one. ``reason`` as in bounds."""
-
-    incarnation: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOutcome:
-    """What a report brought: rejections by reason, and what grew since the last one."""
-
-    rejected: Counter[str]
-    dropped_rounds: int = 0
-    clamps: int = 0
-    guard_trips: int = 0
-
-
-Effect = HoldPlan | PushPlan | FlushDeltas | ReadScope
 
 
 class Planner:
@@ -226,6 +165,8 @@ class Planner:
                 effects.append(FlushDeltas(scopes(workers[0].hello)[1], fleet))
         return effects
 
+    # Inside -----------------------------------------------------------------------------------
+
     @staticmethod
     def _take_guard(worker: WorkerState, guard: GuardState | None, rejected: Counter[str]) -> int:
         """Keeps the guard's state if it is finite; returns the trips since the last one."""
@@ -240,8 +181,6 @@ class Planner:
             return 0
         before, worker.guard = worker.guard, guard
         return max(guard.trips - (before.trips if before else 0), 0)
-
-    # Inside -----------------------------------------------------------------------------------
 
     def _admit(self, hello: Hello) -> None:
         present = {worker.hello.deployment for worker in self.workers.values()}

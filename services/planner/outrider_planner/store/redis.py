@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from redis import asyncio as redis_asyncio
 from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
+from redis.backoff import ExponentialBackoff
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from outrider_planner.store.base import BUCKET_S, KEEP_S, Batch, StoreUnavailableError
@@ -35,7 +35,7 @@ class RedisStore:
             url,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
-            retry=Retry(ConstantBackoff(_RETRY_AFTER_S), retries=1),
+            retry=Retry(ExponentialBackoff(cap=_RETRY_AFTER_S, base=_RETRY_AFTER_S), retries=1),
         )
         self._bucket_s = bucket_s
         self._keep_s = keep_s

@@ -101,4 +101,3 @@ class AttentionBackend(Protocol):
 
 class UnsupportedRows(ValueError):
     """A row table asks for something the chosen attention backend cannot do."""
-

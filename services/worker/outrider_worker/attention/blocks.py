@@ -23,17 +23,19 @@ import torch
 from torch import Tensor
 
 from ..kv import PAGE_TOKENS, KvPool
-from .base import Rows, UnsupportedRows
+from .base import AttentionPlan, Rows, UnsupportedRows
 from .tiling import Ints, Tiling, tile_rows_for, tiling_of
 
 
 class BlockAttention:
-    """Fixed-block attention over the paged pool (an AttentionBackend)."""
+    """Fixed-block attention over the paged pool, in float32 (an AttentionBackend)."""
 
-    def plan(self, rows: Rows, pool: KvPool, query_heads: int) -> BlockPlan | EmptyPlan:
+    def plan(self, rows: Rows, pool: KvPool, query_heads: int) -> AttentionPlan:
         """Tiles, waves, masks and gather indices of one forward."""
         if rows.tail_mask is not None:
             raise UnsupportedRows("block attention serves chains only: it takes no tail mask")
+        if pool.dtype is not torch.float32:
+            raise UnsupportedRows(f"block attention computes in float32, not {pool.dtype}")
         group = query_heads // pool.kv_heads
         tiling = tiling_of(
             lengths=rows.lengths.numpy(),
@@ -41,149 +43,203 @@ class BlockAttention:
             page_table=rows.page_table.numpy(),
             tile_rows=tile_rows_for(group),
         )
-        if tiling is None:
-            return EmptyPlan()
-        return BlockPlan(pool, tiling, group)
+        return EmptyPlan() if tiling is None else BlockPlan(pool, tiling, group)
 
 
 class EmptyPlan:
     """The plan of a forward that has padding rows only."""
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Zeros."""
         return torch.zeros_like(q, memory_format=torch.contiguous_format)
-
-
-@dataclass(frozen=True)
-class _Buffers:
-    """Scratch of one forward, reused by its layers. The extra last entry is the neutral one:
-    where a tile has no block (it is shorter than the longest), it reads that."""
-
-    scores: Tensor
-    """[V × kv_heads, T, PAGE_TOKENS]"""
-    peaks: Tensor
-    """[V + 1, kv_heads × T], last entry −inf"""
-    sums: Tensor
-    """[V + 1, kv_heads × T], last entry 0"""
-    parts: Tensor
-    """[V + 1, kv_heads × T × D], last entry 0"""
 
 
 class BlockPlan:
     """Everything about one forward's attention that is the same in every layer.
 
-    Letters: V visits (a tile meeting a page), B blocks of the longest sequence, N tiles,
-    T query vectors per tile, D head size, R rows.
+    Letters: V visits (a tile meeting a page), B blocks of the longest sequence, N tiles, H KV
+    heads, T query vectors per tile, D head size, R rows.
     """
 
     def __init__(self, pool: KvPool, tiling: Tiling, group: int) -> None:
-        heads = np.arange(pool.kv_heads)
         self._pool = pool
-        self._tile = tiling.tile_rows * group
-        self._scale = pool.head_dim**-0.5
-        self._waves = tiling.waves
-        self._gathered = _tensor(tiling.gathered_pages) if tiling.gathered_pages.size else None
-        self._group_width = group * pool.head_dim
-        # [V, kv_heads, tile_rows] → row of q seen as [R × kv_heads, group × D]
-        rows_of_visit = tiling.rows_of_tile[tiling.tile_of_visit]
-        self._q_index = _tensor(
-            (rows_of_visit[:, None, :] * pool.kv_heads + heads[None, :, None]).ravel()
-        )
-        self._tile_of_visit = _tensor(tiling.tile_of_visit)
-        self._visit_of_block = _tensor(tiling.visit_of_block.ravel())
-        self._blocks = tiling.visit_of_block.shape[0]
-        self._mask = _mask(tiling, pool.keys.dtype)
-        # [R, kv_heads] → vector of the result seen as [N × kv_heads × tile_rows, group × D]
-        tile, place = np.divmod(tiling.place_of_row, tiling.tile_rows)
-        vector = (tile[:, None] * pool.kv_heads + heads) * tiling.tile_rows + place[:, None]
-        self._out_index = _tensor(vector.ravel())
-        self._buffers = _buffers(pool, len(tiling.tile_of_visit), self._tile)
+        self._scale = torch.tensor(pool.head_dim**-0.5)  # a float would be converted on every use
+        self._vector_width = group * pool.head_dim
+        self._index = _Index.of(tiling, pool.kv_heads)
+        self._steps = _steps(tiling, pool.kv_heads)
+        self._mask = _mask(tiling)
+        self._scratch = _Scratch.allocate(tiling, pool, group)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """See AttentionPlan.attend."""
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        self._score(q, keys)
+        scratch = self._scratch
+        tiles = self._rows((q * self._scale).view(-1, self._vector_width), self._index.query)
+        self._multiply(tiles.view(scratch.tile_shape), self._pool.keys[layer], scratch.scores)
         self._exponentiate()
-        self._weigh(values)
-        return self._combine(q)
-
-    def _score(self, q: Tensor, keys: Tensor) -> None:
-        """scores = scale · q·K + mask, wave by wave."""
-        scores, head_dim = self._buffers.scores, self._pool.head_dim
-        vectors = (q * self._scale).view(-1, self._group_width).index_select(0, self._q_index)
-        tiles = vectors.view(-1, self._tile, head_dim)
-        self._multiply(tiles, keys, out=scores)
-        rows = self._mask.shape[2]
-        scores.view(self._mask.shape[0], -1, rows, self._tile // rows, PAGE_TOKENS).add_(self._mask)
+        self._multiply(scratch.scores, self._pool.values[layer], scratch.parts)
+        return self._combine().view(q.shape)
 
     def _exponentiate(self) -> None:
-        """scores = exp(scores − peak of the row over all its blocks), and their block sums."""
-        buffers, visits = self._buffers, self._mask.shape[0]
-        scores = buffers.scores.view(visits, -1, PAGE_TOKENS)
-        torch.amax(scores, -1, out=buffers.peaks[:visits])
-        peaks = self._by_block(buffers.peaks).amax(0)
-        scores.sub_(peaks.index_select(0, self._tile_of_visit).unsqueeze(-1)).exp_()
-        torch.sum(scores, -1, out=buffers.sums[:visits])
+        """scores → exp(scores − peak), the peak taken over all blocks of the row; and their sums.
 
-    def _weigh(self, values: Tensor) -> None:
-        """parts = p·V of every visit."""
-        scores = self._buffers.scores
-        parts = self._buffers.parts[:-1].view(scores.shape[0], self._tile, -1)
-        self._multiply(scores, values, out=parts)
+        A greatest value is the same in whatever order it is sought, so the blocks need no
+        rescaling when they are added.
+        """
+        scratch, index = self._scratch, self._index
+        scratch.scores_by_row.add_(self._mask)
+        torch.amax(scratch.scores_by_vector, -1, out=scratch.peaks)
+        peaks = self._by_block(scratch.peaks_and_none).amax(0)
+        shift = self._rows(peaks, index.tile_of_visit).unsqueeze(-1)
+        scratch.scores_by_vector.sub_(shift).exp_()
+        torch.sum(scratch.scores_by_vector, -1, out=scratch.sums)
 
-    def _combine(self, q: Tensor) -> Tensor:
-        """Add the blocks of each tile in position order, normalise, hand rows back."""
-        total = _add_in_order(self._by_block(self._buffers.sums))
-        mixed = _add_in_order(self._by_block(self._buffers.parts))
+    def _combine(self) -> Tensor:
+        """Add the blocks of each tile in position order, normalise, hand the rows back."""
+        total = _add_in_order(self._by_block(self._scratch.sums_and_none))
+        mixed = _add_in_order(self._by_block(self._scratch.parts_and_none))
         mixed = mixed.view(*total.shape, -1).div_(total.unsqueeze(-1))
-        out = mixed.view(-1, self._group_width).index_select(0, self._out_index)
-        return out.view(q.shape)
+        return self._rows(mixed.view(-1, self._vector_width), self._index.result)
 
     def _multiply(self, left: Tensor, pages: Tensor, out: Tensor) -> None:
-        """Batched product of visits with their pages, [V × kv_heads, …] each, per wave."""
-        gathered = None if self._gathered is None else pages.index_select(0, self._gathered)
-        heads = self._pool.kv_heads
-        for wave in self._waves:
-            source = gathered if wave.gathered else pages
-            assert source is not None
-            right = source[wave.first_page : wave.end_page].flatten(0, 1)
-            here = slice(wave.first_visit * heads, wave.end_visit * heads)
-            torch.bmm(left[here], right, out=out[here])
+        """out = left · pages, batched over visits and heads, wave by wave.
+
+        left, out: [V × H, T, …]; pages: [pages, H, …, …], one layer's keys or values.
+        """
+        pool = pages.flatten(0, 1)
+        gathered = self._index.gathered
+        copies = pool if gathered is None else self._rows(pages, gathered).flatten(0, 1)
+        for step in self._steps:
+            source = copies if step.gathered else pool
+            torch.bmm(left[step.visits], source[step.blocks], out=out[step.visits])
 
     def _by_block(self, per_visit: Tensor) -> Tensor:
         """[V + 1, X] → [B, N, X]: block b of every tile, the neutral entry where it has none."""
-        return per_visit.index_select(0, self._visit_of_block).view(
-            self._blocks, -1, per_visit.shape[1]
+        found = self._rows(per_visit, self._index.visit_of_block)
+        return found.view(self._index.blocks, -1, per_visit.shape[1])
+
+    @staticmethod
+    def _rows(table: Tensor, index: Tensor) -> Tensor:
+        return table.index_select(0, index)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Where things are gathered from."""
+
+    query: Tensor
+    """[V × H × tile rows] into q seen as [R × H, group × D]"""
+    result: Tensor
+    """[R × H] into the tiles' results seen as [N × H × tile rows, group × D]"""
+    tile_of_visit: Tensor
+    """[V]"""
+    visit_of_block: Tensor
+    """[B × N]"""
+    blocks: int
+    """B"""
+    gathered: Tensor | None
+    """[G] pages to copy"""
+
+    @classmethod
+    def of(cls, tiling: Tiling, heads: int) -> _Index:
+        head = np.arange(heads)
+        rows = tiling.rows_of_tile[tiling.tile_of_visit]
+        tile, place = np.divmod(tiling.place_of_row, tiling.tile_rows)
+        result = (tile[:, None] * heads + head) * tiling.tile_rows + place[:, None]
+        return cls(
+            query=_tensor(rows[:, None, :] * heads + head[:, None]),
+            result=_tensor(result),
+            tile_of_visit=_tensor(tiling.tile_of_visit),
+            visit_of_block=_tensor(tiling.visit_of_block),
+            blocks=tiling.visit_of_block.shape[0],
+            gathered=_tensor(tiling.gathered_pages) if tiling.gathered_pages.size else None,
         )
 
 
+@dataclass(frozen=True)
+class _Scratch:
+    """Buffers of one forward, reused by its layers, and the views that the steps need.
+
+    Those named `_and_none` have one entry more, the neutral one, which stands in for blocks that
+    a tile does not have.
+    """
+
+    scores: Tensor
+    """[V × H, T, PAGE_TOKENS]"""
+    scores_by_row: Tensor
+    """[V, H, tile rows, group, PAGE_TOKENS]"""
+    scores_by_vector: Tensor
+    """[V, H × T, PAGE_TOKENS]"""
+    peaks: Tensor
+    """[V, H × T]"""
+    peaks_and_none: Tensor
+    sums: Tensor
+    """[V, H × T]"""
+    sums_and_none: Tensor
+    parts: Tensor
+    """[V × H, T, D]"""
+    parts_and_none: Tensor
+    """[V + 1, H × T × D]"""
+    tile_shape: tuple[int, int, int]
+    """V × H, T, D"""
+
+    @classmethod
+    def allocate(cls, tiling: Tiling, pool: KvPool, group: int) -> _Scratch:
+        visits, heads, rows = len(tiling.tile_of_visit), pool.kv_heads, tiling.tile_rows
+        tile_shape = visits * heads, rows * group, pool.head_dim
+        vectors = heads * rows * group
+        scores = torch.empty(*tile_shape[:2], PAGE_TOKENS)
+        peaks, sums = torch.empty(visits + 1, vectors), torch.empty(visits + 1, vectors)
+        parts = torch.empty(visits + 1, vectors * pool.head_dim)
+        peaks[-1], sums[-1], parts[-1] = float("-inf"), 0.0, 0.0
+        return cls(
+            scores=scores,
+            scores_by_row=scores.view(visits, heads, rows, group, PAGE_TOKENS),
+            scores_by_vector=scores.view(visits, vectors, PAGE_TOKENS),
+            peaks=peaks[:-1],
+            peaks_and_none=peaks,
+            sums=sums[:-1],
+            sums_and_none=sums,
+            parts=parts[:-1].view(tile_shape),
+            parts_and_none=parts,
+            tile_shape=tile_shape,
+        )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One batched product: which visits, against which blocks (pages × H) of which source."""
+
+    visits: slice
+    blocks: slice
+    gathered: bool
+
+
+def _steps(tiling: Tiling, heads: int) -> tuple[_Step, ...]:
+    return tuple(
+        _Step(
+            visits=slice(wave.first_visit * heads, wave.end_visit * heads),
+            blocks=slice(wave.first_page * heads, wave.end_page * heads),
+            gathered=wave.gathered,
+        )
+        for wave in tiling.waves
+    )
+
+
+def _mask(tiling: Tiling) -> Tensor:
+    """[V, 1, tile rows, 1, PAGE_TOKENS]: 0 where the row sees the key, else −inf."""
+    visible = _tensor(tiling.visible_keys).view(-1, 1, tiling.tile_rows, 1, 1)
+    hidden = torch.arange(PAGE_TOKENS) >= visible
+    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+
+
 def _add_in_order(blocks: Tensor) -> Tensor:
-    """[B, …] → […], added one block after the other: the order is the same for every B."""
-    total = blocks[0]
-    for block in blocks[1:]:
+    """[B, …] → […], one block after the other, so that B leaves the order alone."""
+    total, *others = blocks.unbind(0)
+    for block in others:
         total += block
     return total
 
 
-def _mask(tiling: Tiling, dtype: torch.dtype) -> Tensor:
-    """[V, 1, tile_rows, 1, PAGE_TOKENS]: 0 where the key is visible to the row, else −inf."""
-    visible = _tensor(tiling.visible_keys)[:, None, :, None, None]
-    hidden = torch.arange(PAGE_TOKENS) >= visible
-    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-
-
-def _buffers(pool: KvPool, visits: int, tile: int) -> _Buffers:
-    heads, dtype = pool.kv_heads, pool.keys.dtype
-    buffers = _Buffers(
-        scores=torch.empty(visits * heads, tile, PAGE_TOKENS, dtype=dtype),
-        peaks=torch.empty(visits + 1, heads * tile, dtype=dtype),
-        sums=torch.empty(visits + 1, heads * tile, dtype=dtype),
-        parts=torch.empty(visits + 1, heads * tile * pool.head_dim, dtype=dtype),
-    )
-    buffers.peaks[-1] = float("-inf")
-    buffers.sums[-1] = 0.0
-    buffers.parts[-1] = 0.0
-    return buffers
-
-
 def _tensor(array: Ints) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+    """Flat."""
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(-1))

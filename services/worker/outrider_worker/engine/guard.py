@@ -170,13 +170,14 @@ class Guard:
         self._trial_ledger = 0.0
         self._trial_request_rounds = 0
         self._trial_phase = 0.0
+        self._trial_share = _TRIAL_SHARE
 
     def _observe_trial(self, round_: GuardRound, increment: float, now_s: float) -> None:
         self._trial_ledger += increment * round_.requests
         self._trial_request_rounds += round_.requests
-        loss_ratio = max(increment, 0.0)
-        if loss_ratio > 0:
-            self._trial_share = min(_TRIAL_SHARE, _TRIAL_BUDGET_RATIO / loss_ratio)
+        mean_loss = self._trial_ledger / self._trial_request_rounds
+        # The dearer a trial round turns out, the fewer there are: together at most 0.3 %.
+        self._trial_share = min(_TRIAL_SHARE, _TRIAL_BUDGET_RATIO / max(mean_loss, 1e-6))
         if self._trial_request_rounds < _TRIAL_REQUEST_ROUNDS:
             return
         if self._trial_ledger < 0:
@@ -189,5 +190,4 @@ class Guard:
         self._tripped = False
         self._readmissions += 1
         self._wait_s = _FIRST_WAIT_S
-        self._trial_share = _TRIAL_SHARE
         self._variance, self._mean = _SIGMA_START**2, 0.0

@@ -172,9 +172,7 @@ def _config(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str
     }
 
 
-def _rope(
-    metadata: Mapping[str, Any], tensors: Mapping[str, Any], theta: float
-) -> dict[str, Any]:
+def _rope(metadata: Mapping[str, Any], tensors: Mapping[str, Any], theta: float) -> dict[str, Any]:
     kind = metadata.get("llama.rope.scaling.type", "none")
     if kind == "linear":
         factor = metadata["llama.rope.scaling.factor"]

@@ -60,9 +60,7 @@ def end_ids(metadata: Mapping[str, Any]) -> list[int]:
     tokens: list[str] = _required(metadata, "tokens")
     types = metadata.get("tokenizer.ggml.token_type", [])
     named = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
-    marks = [
-        id for id, kind in enumerate(types) if kind == _CONTROL and tokens[id] in _END_MARKS
-    ]
+    marks = [id for id, kind in enumerate(types) if kind == _CONTROL and tokens[id] in _END_MARKS]
     return list(dict.fromkeys(id for id in [*named, *marks] if id is not None))
 
 
@@ -73,9 +71,7 @@ def _required(metadata: Mapping[str, Any], name: str) -> Any:
         raise ModelError(f"the GGUF file lacks tokenizer.ggml.{name}") from None
 
 
-def _byte_level_bpe(
-    tokens: list[str], merges: list[str], metadata: Mapping[str, Any]
-) -> Tokenizer:
+def _byte_level_bpe(tokens: list[str], merges: list[str], metadata: Mapping[str, Any]) -> Tokenizer:
     kind = _required(metadata, "model")
     if kind != "gpt2":
         raise ModelError(f"GGUF tokenizer {kind!r} is not supported, only byte-level BPE ('gpt2')")
@@ -105,9 +101,7 @@ def _gpt2_words() -> pre_tokenizers.PreTokenizer:
 
 
 def _single_digit_words() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), _gpt2_words()]
-    )
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2_words()])
 
 
 def _llama3_words() -> pre_tokenizers.PreTokenizer:

@@ -3,16 +3,18 @@
 Knows: normalisation, rotary embedding, fused projections, the gated feed-forward.
 Does not know: how layers are stacked, checkpoints' tensor names, attention kernels.
 
-Every piece works row by row on contiguous memory: vectorised and scalar code paths of one
-function may round differently, so all rows must take the same path.
+A row's bits must not depend on how many rows there are. Tensors are cut into vectors, tails and
+threads' shares at places that move with the row count, so only operations are used whose vector
+and scalar code agree: single IEEE operations and exp. (`silu` and complex products do not: they
+give other bits in a tail.)
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..linear import Linear
@@ -23,46 +25,48 @@ class RmsNorm:
     """x / rms(x) · weight (Zhang and Sennrich 2019, section 4)."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
-        self._mean = 1.0 / weight.shape[0]
-        self._eps = torch.tensor(eps, dtype=weight.dtype, device=weight.device)
+        # x / √(|x|²/d + eps) · w = x / √(|x|² + d·eps) · √d·w
+        size = weight.shape[0]
+        self._weight = weight * size**0.5
+        self._eps = weight.new_tensor(size * eps)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[R, d] → [R, d]"""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        inverse = torch.addcmul(self._eps, length, length, value=self._mean).rsqrt_()
+        inverse = length.mul_(length).add_(self._eps).rsqrt_()
         return (x * inverse).mul_(self._weight)
 
 
+@dataclass(frozen=True)
+class Turns:
+    """How far the rows of one forward are rotated."""
+
+    cos: Tensor
+    """[R, 1, D]"""
+    sin: Tensor
+    """[R, 1, D], the first half negated"""
+
+
 class Rotary:
-    """Rotary position embedding over adjacent pairs (Su et al. 2021, section 3.2.2).
+    """Rotary position embedding (Su et al. 2021, section 3.4.2); dimension i pairs with i + D/2."""
 
-    Checkpoints in the Hugging Face layout pair dimension i with i + D/2; `pairs_adjacent` reorders
-    their q and k weights once, so that rotating is one complex product. Scores do not change: q
-    and k are reordered alike.
-    """
-
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         frequencies = _frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         angles = torch.outer(torch.arange(config.max_positions).double(), frequencies)
-        # Angles are rounded to float32 first, as the reference implementation does.
-        self._turns = torch.polar(torch.ones(()), angles.float()).to(device)[:, None, :]
+        cos, sin = angles.cos(), angles.sin()
+        self._cos = torch.cat([cos, cos], -1).unsqueeze(1).to(device, dtype)
+        self._sin = torch.cat([-sin, sin], -1).unsqueeze(1).to(device, dtype)
 
-    def turns(self, positions: Tensor) -> Tensor:
-        """positions [R] int64 → [R, 1, D/2] complex64, for `rotate`."""
-        return self._turns.index_select(0, positions)
+    def turns(self, positions: Tensor) -> Turns:
+        """positions [R] int64 → what `rotate` needs, once per forward."""
+        return Turns(self._cos.index_select(0, positions), self._sin.index_select(0, positions))
 
     @staticmethod
-    def rotate(x: Tensor, turns: Tensor) -> Tensor:
-        """x [R, H, D] → [R, H, D], dtype kept."""
-        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
-
-
-def pairs_adjacent(projection: Tensor, head_dim: int) -> Tensor:
-    """Reorder a q or k weight [H × D, in] (or bias [H × D]) from halves to adjacent pairs."""
-    halves = projection.unflatten(0, (-1, 2, head_dim // 2))
-    return halves.transpose(1, 2).flatten(0, 2)
+    def rotate(x: Tensor, turns: Turns) -> Tensor:
+        """x [R, H, D] → [R, H, D], contiguous."""
+        rows, heads, head_dim = x.shape
+        swapped = x.view(rows, heads, 2, head_dim // 2).flip(2).view(rows, heads, head_dim)
+        return (x * turns.cos).add_(swapped.mul_(turns.sin))
 
 
 def _frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
@@ -94,4 +98,9 @@ class GatedFeedForward:
     def __call__(self, x: Tensor) -> Tensor:
         """[R, d] → [R, d]"""
         gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(F.silu(gate).mul_(up))
+        return self._down(silu(gate).mul_(up))
+
+
+def silu(x: Tensor) -> Tensor:
+    """x / (1 + exp(−x)), of the same bits wherever an element lies. See the module's docstring."""
+    return x / x.neg().exp_().add_(1.0)

@@ -16,7 +16,7 @@ from ..attention.base import AttentionBackend, AttentionPlan, Rows
 from ..kv import KvPool, SlotIndex
 from ..linear import MIN_ROWS, Linear, make_linear
 from .config import ModelConfig
-from .layers import GatedFeedForward, RmsNorm, Rotary, pairs_adjacent
+from .layers import GatedFeedForward, RmsNorm, Rotary, Turns
 
 Weights = Callable[[str], Tensor]
 """Name → tensor, on the right device in the right dtype."""
@@ -29,28 +29,26 @@ class Forward:
     pool: KvPool
     plan: AttentionPlan
     index: SlotIndex
-    turns: Tensor
+    turns: Turns
 
 
 class Attention:
     """Grouped-query attention with q, k and v in one product."""
 
     def __init__(self, config: ModelConfig, qkv: Linear, out: Linear) -> None:
-        self._heads = config.query_heads, config.kv_heads, config.head_dim
-        self._rotated = (config.query_heads + config.kv_heads) * config.head_dim
+        self._head_dim = config.head_dim
+        self._query_end = config.query_heads
+        self._key_end = config.query_heads + config.kv_heads
         self._qkv = qkv
         self._out = out
 
     def __call__(self, x: Tensor, layer: int, shared: Forward) -> Tensor:
         """[R, d] → [R, d]"""
-        query_heads, kv_heads, head_dim = self._heads
-        qkv = self._qkv(x)
-        qk = qkv[:, : self._rotated].unflatten(1, (-1, head_dim))
-        qk = Rotary.rotate(qk, shared.turns)
-        v = qkv[:, self._rotated :].unflatten(1, (kv_heads, head_dim))
-        shared.pool.write(layer, qk[:, query_heads:], v, shared.index)
-        mixed = shared.plan.attend(layer, qk[:, :query_heads])
-        return self._out(mixed.flatten(1))
+        qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
+        rotated = Rotary.rotate(qkv[:, : self._key_end], shared.turns)
+        q, k = rotated[:, : self._query_end], rotated[:, self._query_end :]
+        shared.pool.write(layer, k, qkv[:, self._key_end :], shared.index)
+        return self._out(shared.plan.attend(layer, q).view(x.shape[0], -1))
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Llama:
         self._norm = RmsNorm(weights("model.norm.weight"), config.rms_eps)
         tied = config.tie_embeddings
         self._head = make_linear(self._embedding if tied else weights("lm_head.weight"))
-        self._rotary = Rotary(config, self._embedding.device)
+        self._rotary = Rotary(config, self._embedding.dtype, self._embedding.device)
 
     @property
     def config(self) -> ModelConfig:
@@ -151,11 +149,7 @@ def _layer(config: ModelConfig, weights: Weights, index: int) -> Layer:
 
 def _attention(config: ModelConfig, weights: Weights, prefix: str) -> Attention:
     def qkv(kind: str) -> Tensor:
-        q, k = (
-            pairs_adjacent(weights(f"{prefix}.{name}.{kind}"), config.head_dim)
-            for name in ("q_proj", "k_proj")
-        )
-        return torch.cat([q, k, weights(f"{prefix}.v_proj.{kind}")])
+        return torch.cat([weights(f"{prefix}.{name}_proj.{kind}") for name in "qkv"])
 
     bias = config.attention_bias
     return Attention(

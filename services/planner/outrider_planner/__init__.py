@@ -1,0 +1,1 @@
+"""The planner: learns acceptance and cost, plans draft and verify budgets."""

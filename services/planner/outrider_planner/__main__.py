@@ -1,0 +1,47 @@
+"""``python -m outrider_planner``: one planner process, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from pydantic import ValidationError
+
+from outrider_planner.assembly import start
+from outrider_planner.settings import PlannerSettings
+from outrider_runtime.lifecycle import exit_with_parent_if_asked, stop_event
+from outrider_runtime.logs import configure_logs, get_logger
+from outrider_runtime.settings import ConfigurationError
+
+
+def main() -> int:
+    """Exit status 0 after a clean stop, 2 for settings that cannot work."""
+    exit_with_parent_if_asked()
+    try:
+        settings = PlannerSettings()
+        configure_logs("planner", settings.log_level, settings.log_format)
+        asyncio.run(_serve(settings))
+    except (ConfigurationError, ValidationError, OSError) as error:
+        print(f"outrider planner: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _serve(settings: PlannerSettings) -> None:
+    log = get_logger("outrider_planner")
+    stop = stop_event()
+    process = await start(settings)
+    log.info(
+        "planner ready",
+        grpc_port=process.grpc.port,
+        http_port=process.http.port,
+        policy=settings.policy,
+        store=settings.store,
+    )
+    await stop.wait()
+    log.info("planner stopping")
+    await process.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Puts one planner process together and takes it down in order.
+
+Knows which parts a process has: store, service, gRPC port, HTTP port.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider_planner.http import HttpServer, create_app
+from outrider_planner.rpc import SERVICE_NAME, PlannerServicer
+from outrider_planner.service import PlannerService
+from outrider_planner.settings import PlannerSettings
+from outrider_planner.store.base import StatsStore
+from outrider_planner.store.memory import MemoryStore
+from outrider_planner.store.redis import RedisStore
+from outrider_runtime.clock import Clock, SystemClock
+from outrider_runtime.lifecycle import new_incarnation
+from outrider_runtime.rpc import RpcServer, start_server
+from outrider_runtime.settings import require_secret_beyond_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerProcess:
+    """A running planner."""
+
+    service: PlannerService
+    grpc: RpcServer
+    http: HttpServer
+    drain_limit_s: float
+
+    async def stop(self) -> None:
+        """Not serving first, then the streams, then the ports."""
+        await self.grpc.set_serving(False)
+        await self.service.stop()
+        await self.grpc.stop(self.drain_limit_s)
+        await self.http.stop()
+
+
+async def start(settings: PlannerSettings, clock: Clock | None = None) -> PlannerProcess:
+    """Binds both ports and serves.
+
+    Raises:
+        ConfigurationError: a port beyond loopback without a token.
+        OSError: a port is taken.
+    """
+    token = settings.token_text
+    require_secret_beyond_loopback(settings.http_host, token, "OUTRIDER_TOKEN")
+    clock = clock or SystemClock()
+    service = PlannerService(
+        settings.planner_config(), open_store(settings, clock), clock, new_incarnation()
+    )
+    http = HttpServer(create_app(service), settings.http_host, settings.http_port)
+    servicer = PlannerServicer(service)
+    grpc = await start_server(
+        settings.grpc_host, settings.grpc_port, token, servicer.register, [SERVICE_NAME]
+    )
+    service.start()
+    http.start()
+    await grpc.set_serving(True)
+    return PlannerProcess(service, grpc, http, settings.drain_limit_s)
+
+
+def open_store(settings: PlannerSettings, clock: Clock) -> StatsStore:
+    """The store that the settings name; Redis is contacted later, and may be away."""
+    if settings.store == "redis":
+        return RedisStore(settings.redis_url.get_secret_value())
+    return MemoryStore(clock.wall_s)

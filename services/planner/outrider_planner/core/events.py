@@ -1,0 +1,80 @@
+"""What goes into the planner core at its start and what comes out of it: settings and effects.
+
+Knows no behaviour. Effects are carried out by the service around the core.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outrider_planner.core.policies import Policy
+from outrider_planner.core.policies.two_stage import TwoStagePolicy
+from outrider_planner.core.types import GuardSettings, Objective, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerConfig:
+    """How a planner behaves; times in the units of their names."""
+
+    policy: Policy = field(default_factory=TwoStagePolicy)
+    objective: Objective = Objective.THROUGHPUT
+    report_interval_ms: int = 250
+    validity_ms: int = 5000
+    grace_ms: int = 5000
+    guard: GuardSettings = field(default_factory=GuardSettings)
+    flush_interval_s: float = 1.0
+    read_interval_s: float = 10.0
+    retention_s: float = 60.0
+    plain_wanted_after_s: float = 60.0
+    plain_share: float = 1.0 / 256.0
+    max_deployments: int = 64
+    max_workers: int = 1024
+    max_classes: int = 16
+    max_context_bands: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PushPlan:
+    """Send a plan on a worker's current stream."""
+
+    incarnation: str
+    stream: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class FlushDeltas:
+    """Add integer sums to a scope of the store."""
+
+    scope: str
+    fields: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """Read a scope's sums back and hand them to ``on_store_snapshot``."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldPlan:
+    """No plan could be found for a worker; it keeps the last one. ``reason`` as in bounds."""
+
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOutcome:
+    """What a report brought: rejections by reason, and what grew since the last one."""
+
+    rejected: Counter[str]
+    dropped_rounds: int = 0
+    clamps: int = 0
+    guard_trips: int = 0
+
+
+Effect = HoldPlan | PushPlan | FlushDeltas | ReadScope

@@ -1,0 +1,130 @@
+"""The planner's state for people: plain dictionaries, ready for JSON.
+
+Knows what is worth showing. Does not know HTTP. Numbers that are not known are None, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outrider_planner.core.planner import Planner
+from outrider_planner.core.sums import Counts
+from outrider_planner.core.worker_state import WorkerState
+
+_IDLE_AFTER_S = 3.0
+
+
+def deployments(planner: Planner, now_s: float) -> dict[str, Any]:
+    """All deployments by name."""
+    names = sorted({worker.hello.deployment for worker in planner.workers.values()})
+    return {
+        "policy": planner.config.policy.name,
+        "objective": planner.config.objective.value,
+        "deployments": [deployment(planner, name, now_s) for name in names],
+    }
+
+
+def deployment(planner: Planner, name: str, now_s: float) -> dict[str, Any]:
+    """One deployment; its list of workers is empty where nobody is known by that name."""
+    found = {
+        incarnation: worker
+        for incarnation, worker in planner.workers.items()
+        if worker.hello.deployment == name
+    }
+    return {
+        "deployment": name,
+        "workers": [_worker(incarnation, item, now_s) for incarnation, item in found.items()],
+    }
+
+
+def _worker(incarnation: str, worker: WorkerState, now_s: float) -> dict[str, Any]:
+    hello = worker.hello
+    return {
+        "incarnation": incarnation,
+        "address": hello.worker_address,
+        "model": hello.identity.model,
+        "device": hello.identity.device,
+        "state": _state(worker, now_s),
+        "has_cost_table": worker.costs.has_table,
+        "present_requests": worker.present_requests,
+        "rounds": worker.rounds,
+        "last_report_age_s": None if worker.last_report_s is None else now_s - worker.last_report_s,
+        "plan": _plan(worker, now_s),
+        "statistics": [_drafter(worker, traits.name) for traits in hello.drafters],
+        "forecast": None if worker.forecast is None else _fields(worker.forecast),
+        "guard": None if worker.guard is None else _fields(worker.guard),
+        "cost": {
+            "context_tokens": worker.costs.context_tokens,
+            "residual_clips": worker.costs.clips,
+        },
+        "rejected": dict(worker.rejected),
+        "plan_clamps": worker.clamps,
+        "dropped_rounds": worker.dropped_rounds,
+    }
+
+
+def _state(worker: WorkerState, now_s: float) -> str:
+    if not worker.connected:
+        return "gone"
+    silent = worker.last_report_s is None or now_s - worker.last_report_s > _IDLE_AFTER_S
+    return "idle" if silent or worker.present_requests == 0 else "busy"
+
+
+def _plan(worker: WorkerState, now_s: float) -> dict[str, Any] | None:
+    """The plan in force; its tables by drafter, B by carried d."""
+    plan = worker.plan
+    if plan is None:
+        return None
+    return {
+        "version": plan.version,
+        "age_s": now_s - worker.planned_s,
+        "policy": plan.policy,
+        "objective": plan.objective,
+        "reason": plan.reason,
+        "requests_ladder": plan.requests_ladder,
+        "rate_tokens_per_s": plan.rate_tokens_per_s,
+        "drafters": [
+            {"drafter": d.drafter, "draft_tokens": d.draft_tokens, "target_rows": d.target_rows}
+            for d in plan.drafters
+        ],
+        "probe": _fields(plan.probe),
+    }
+
+
+def _drafter(worker: WorkerState, name: str) -> dict[str, Any]:
+    """Counts since the worker's start and estimates, by position and class."""
+    counts = worker.totals.get(name)
+    classes, estimates = worker.estimates.get(name, ((), None))
+    shown: dict[str, Any] = {"drafter": name, **_counts(counts), "classes": []}
+    if estimates is None:
+        return shown
+    mean = (estimates.survival * estimates.bin_share).sum(-1)
+    shown["classes"] = [
+        {
+            "request_class": label,
+            "share": float(estimates.class_share[c]),
+            "survival": mean[c].tolist(),
+            "length_survival": estimates.length[c].tolist(),
+        }
+        for c, label in enumerate(classes)
+    ]
+    return shown
+
+
+def _counts(counts: Counts | None) -> dict[str, list[int]]:
+    """By position, without the unused tail."""
+    if counts is None:
+        return {"asked": [], "drafted": [], "verified": [], "accepted": []}
+    columns = {
+        "asked": counts.asked,
+        "drafted": counts.drafted.sum(-1),
+        "verified": counts.verified.sum(-1),
+        "accepted": counts.accepted.sum(-1),
+    }
+    used = int((counts.asked > 0).sum())
+    return {name: [int(value) for value in column[:used]] for name, column in columns.items()}
+
+
+def _fields(value: object) -> dict[str, Any]:
+    """A flat slotted dataclass as a dictionary."""
+    return {name: getattr(value, name) for name in getattr(value, "__slots__", ())}

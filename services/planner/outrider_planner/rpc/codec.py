@@ -1,0 +1,311 @@
+"""Conversions between wire messages and the core's values.
+
+Knows both shapes, and refuses what cannot be read. Judges nothing: bounds are the core's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from outrider.common.v1 import common_pb2 as common
+from outrider.planner.v1 import planner_pb2 as wire
+from outrider_planner.core.types import (
+    AcceptanceCell,
+    ClassRule,
+    CostCurve,
+    CostTable,
+    DraftCostGrid,
+    DrafterCost,
+    DrafterCosts,
+    DrafterPlan,
+    DrafterTraits,
+    EngineIdentity,
+    GuardSettings,
+    GuardState,
+    Hello,
+    IntArray,
+    Plan,
+    ProbeDirective,
+    RoundColumns,
+    ScoreMap,
+    StepReports,
+    WorkerLimits,
+)
+
+
+class WireError(ValueError):
+    """A message that is well-formed protobuf but cannot be read."""
+
+
+_ROUND_COLUMNS = (
+    "requests",
+    "carried_draft_tokens",
+    "pool_tokens",
+    "target_rows",
+    "bucket_rows",
+    "request_context_tokens",
+    "target_us",
+    "feed_us",
+    "draft_us",
+    "exposed_host_us",
+    "emitted_tokens",
+    "accepted_tokens",
+    "next_draft_tokens",
+)
+_CELL_COLUMNS = (
+    "asked_by_position",
+    "drafted",
+    "verified",
+    "accepted",
+    "bin_position",
+    "bin",
+    "bin_drafted",
+    "bin_verified",
+    "bin_accepted",
+)
+
+
+def hello_from_wire(message: wire.Hello) -> Hello:
+    """A hello as said; whether it can be served is checked by the core."""
+    return Hello(
+        deployment=message.deployment,
+        worker_incarnation=message.worker_incarnation,
+        identity=_identity(message.identity),
+        limits=WorkerLimits(
+            max_running_requests=message.limits.max_running_requests,
+            max_rows_per_forward=message.limits.max_rows_per_forward,
+            max_draft_tokens=message.limits.max_draft_tokens,
+            max_context_tokens=message.limits.max_context_tokens,
+            kv_capacity_tokens=message.limits.kv_capacity_tokens,
+        ),
+        row_buckets=tuple(message.row_buckets),
+        pads_rows=message.pads_rows,
+        drafters=tuple(map(_traits, message.drafters)),
+        cost_table=_cost_table(message.cost_table) if message.HasField("cost_table") else None,
+        worker_address=message.worker_address,
+        protocol_version=message.protocol_version,
+    )
+
+
+def _identity(message: common.EngineIdentity) -> EngineIdentity:
+    return EngineIdentity(
+        model=message.model,
+        model_digest=message.model_digest,
+        drafters=tuple(message.drafters),
+        engine_version=message.engine_version,
+        device=message.device,
+        dtype=message.dtype,
+        tensor_parallel=message.tensor_parallel,
+        quantisation=message.quantisation,
+        cpu_threads=message.cpu_threads,
+        row_ladder=tuple(message.row_ladder),
+    )
+
+
+def _traits(message: common.DrafterTraits) -> DrafterTraits:
+    known = {item.value for item in DrafterCost}
+    return DrafterTraits(
+        name=message.name,
+        cost=DrafterCost(message.cost if message.cost in known else 0),
+        needs_hidden=message.needs_hidden,
+        max_draft_tokens=message.max_draft_tokens,
+        sparse=message.sparse,
+        score_bins=max(message.score_bins, 1),
+        writes_kv=message.writes_kv,
+    )
+
+
+def _cost_table(message: wire.CostTable) -> CostTable:
+    return CostTable(
+        target=tuple(map(_curve, message.target)),
+        drafters=tuple(
+            DrafterCosts(
+                costs.drafter, tuple(map(_curve, costs.feed)), tuple(map(_grid, costs.draft))
+            )
+            for costs in message.drafters
+        ),
+    )
+
+
+def _curve(message: wire.CostCurve) -> CostCurve:
+    return CostCurve(
+        context_tokens=message.context_tokens,
+        rows=tuple(message.rows),
+        median_us=tuple(message.median_us),
+        spread_us=tuple(message.spread_us),
+        samples=tuple(message.samples),
+    )
+
+
+def _grid(message: wire.DraftCostGrid) -> DraftCostGrid:
+    return DraftCostGrid(
+        context_tokens=message.context_tokens,
+        requests=tuple(message.requests),
+        draft_tokens=tuple(message.draft_tokens),
+        median_us=tuple(message.median_us),
+        spread_us=tuple(message.spread_us),
+        samples=tuple(message.samples),
+    )
+
+
+def reports_from_wire(message: wire.StepReports) -> StepReports:
+    """A report as columns.
+
+    Raises:
+        WireError: a number beyond 63 bits.
+    """
+    return StepReports(
+        sequence=message.sequence,
+        rounds=RoundColumns(**{name: _column(getattr(message, name)) for name in _ROUND_COLUMNS}),
+        cells=tuple(map(_cell, message.cells)),
+        guard=_guard_state(message.guard) if message.HasField("guard") else None,
+        clamps=message.clamps,
+        dropped_rounds=message.dropped_rounds,
+    )
+
+
+def _cell(message: wire.AcceptanceCell) -> AcceptanceCell:
+    return AcceptanceCell(
+        drafter=message.drafter,
+        request_class=message.request_class,
+        context_band=message.context_band,
+        asked=message.asked,
+        **{name: _column(getattr(message, name)) for name in _CELL_COLUMNS},
+    )
+
+
+def _guard_state(message: wire.GuardState) -> GuardState:
+    return GuardState(
+        tripped=message.tripped,
+        ledger_tokens=message.ledger_tokens,
+        threshold_tokens=message.threshold_tokens,
+        sigma_tokens=message.sigma_tokens,
+        plain_scale_ratio=message.plain_scale_ratio,
+        trips=message.trips,
+        readmissions=message.readmissions,
+        lost_tokens=message.lost_tokens,
+    )
+
+
+def _column(values: Iterable[int]) -> IntArray:
+    try:
+        return np.fromiter(values, dtype=np.int64)
+    except OverflowError as error:
+        raise WireError("a count or time beyond 63 bits") from error
+
+
+def plan_to_wire(plan: Plan) -> wire.Plan:
+    """The message a worker receives."""
+    return wire.Plan(
+        version=plan.version,
+        requests_ladder=plan.requests_ladder,
+        drafters=[
+            wire.DrafterPlan(
+                drafter=item.drafter,
+                draft_tokens=item.draft_tokens,
+                max_carried_tokens=item.max_carried_tokens,
+                target_rows=[rows for step in item.target_rows for rows in step],
+            )
+            for item in plan.drafters
+        ],
+        rate_tokens_per_s=plan.rate_tokens_per_s,
+        score_maps=map(_score_map_to_wire, plan.score_maps),
+        class_rules=[
+            wire.ClassRule(
+                request_class=rule.request_class,
+                weight=rule.weight,
+                max_draft_tokens=rule.max_draft_tokens,
+            )
+            for rule in plan.class_rules
+        ],
+        probe=wire.ProbeDirective(
+            cohort_share=plan.probe.cohort_share,
+            plain_share=plan.probe.plain_share,
+            draft_tokens=plan.probe.draft_tokens,
+        ),
+        guard=wire.GuardSettings(
+            enabled=plan.guard.enabled,
+            minimum_threshold_tokens=plan.guard.minimum_threshold_tokens,
+            detectable_loss_ratio=plan.guard.detectable_loss_ratio,
+        ),
+        report_interval_ms=plan.report_interval_ms,
+        validity_ms=plan.validity_ms,
+        grace_ms=plan.grace_ms,
+        policy=plan.policy,
+        objective=plan.objective,
+        reason=plan.reason,
+        chain=wire.ChainShape(),
+    )
+
+
+def _score_map_to_wire(item: ScoreMap) -> wire.ScoreMap:
+    return wire.ScoreMap(
+        version=item.version,
+        drafter=item.drafter,
+        request_class=item.request_class,
+        positions=len(item.survival),
+        bins=len(item.survival[0]) if item.survival else 0,
+        survival=[value for row in item.survival for value in row],
+    )
+
+
+def plan_from_wire(message: wire.Plan) -> Plan:
+    """The inverse of ``plan_to_wire``, for tools that read recorded plans.
+
+    Raises:
+        WireError: tables that do not fit the ladder.
+    """
+    steps = len(message.requests_ladder)
+    return Plan(
+        version=message.version,
+        requests_ladder=tuple(message.requests_ladder),
+        drafters=tuple(_drafter_plan(item, steps) for item in message.drafters),
+        rate_tokens_per_s=tuple(message.rate_tokens_per_s),
+        score_maps=tuple(map(_score_map, message.score_maps)),
+        class_rules=tuple(map(_class_rule, message.class_rules)),
+        probe=ProbeDirective(
+            message.probe.cohort_share, message.probe.plain_share, message.probe.draft_tokens
+        ),
+        guard=GuardSettings(
+            message.guard.enabled,
+            message.guard.minimum_threshold_tokens,
+            message.guard.detectable_loss_ratio,
+        ),
+        report_interval_ms=message.report_interval_ms,
+        validity_ms=message.validity_ms,
+        grace_ms=message.grace_ms,
+        policy=message.policy,
+        objective=message.objective,
+        reason=message.reason,
+    )
+
+
+def _class_rule(message: wire.ClassRule) -> ClassRule:
+    cap = message.max_draft_tokens if message.HasField("max_draft_tokens") else None
+    return ClassRule(message.request_class, message.weight, cap)
+
+
+def _drafter_plan(message: wire.DrafterPlan, steps: int) -> DrafterPlan:
+    width = message.max_carried_tokens + 1
+    if len(message.target_rows) != steps * width or len(message.draft_tokens) != steps:
+        raise WireError(f"the tables of drafter {message.drafter!r} do not fit the ladder")
+    return DrafterPlan(
+        message.drafter, tuple(message.draft_tokens), _rows(message.target_rows, width)
+    )
+
+
+def _score_map(message: wire.ScoreMap) -> ScoreMap:
+    if len(message.survival) != message.positions * message.bins:
+        raise WireError("a score map's table does not fit its shape")
+    table = tuple(
+        tuple(message.survival[start : start + message.bins])
+        for start in range(0, len(message.survival), max(message.bins, 1))
+    )
+    return ScoreMap(message.version, message.drafter, message.request_class, table)
+
+
+def _rows(flat: Iterable[int], width: int) -> tuple[tuple[int, ...], ...]:
+    values = tuple(flat)
+    return tuple(values[start : start + width] for start in range(0, len(values), width))

@@ -1,0 +1,320 @@
+"""Every error has the envelope and the right status, whatever went wrong and wherever."""
+
+import asyncio
+import io
+from typing import Any
+
+import openai
+import pytest
+
+from outrider.worker.v1 import worker_pb2
+from tests.support.fake_worker import FakeWorker, Script, saying
+from tests.support.router_stack import RunningRouter, running_router
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+GOOD: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+
+
+def envelope(response: Any) -> dict[str, Any]:
+    """The error object, checked for its form and headers."""
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert isinstance(body["error"]["message"], str)
+    assert "x-request-id" in response.headers
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+# Changes to a good chat request: status, param, code.
+BAD_CHATS: list[tuple[dict[str, Any], int, str | None, str]] = [
+    ({"messages": []}, 400, "messages", "invalid_value"),
+    ({"messages": "hi"}, 400, "messages", "invalid_value"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role", "invalid_value"),
+    ({"model": 7}, 400, "model", "invalid_value"),
+    ({"model": "other"}, 404, "model", "model_not_found"),
+    ({"temperature": 2.1}, 400, "temperature", "invalid_value"),
+    ({"temperature": "0.5"}, 400, "temperature", "invalid_value"),
+    ({"top_p": -0.1}, 400, "top_p", "invalid_value"),
+    ({"max_tokens": 0}, 400, "max_tokens", "invalid_value"),
+    ({"n": 0}, 400, "n", "invalid_value"),
+    ({"n": 100}, 400, "n", "invalid_value"),
+    ({"n": True}, 400, "n", "invalid_value"),
+    ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop", "invalid_value"),
+    ({"stop": ""}, 400, "stop", "invalid_value"),
+    ({"seed": 1.5}, 400, "seed", "invalid_value"),
+    ({"stream": "yes"}, 400, "stream", "invalid_value"),
+    ({"stream_options": {"include_usage": True}}, 400, "stream_options", "invalid_value"),
+    ({"speculation": {"max_draft": -1}}, 400, "speculation.max_draft", "invalid_value"),
+    ({"speculation": {"depth": 3}}, 400, "speculation.depth", "invalid_value"),
+    ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
+    ({"logprobs": True}, 400, "logprobs", "unsupported_parameter"),
+    ({"response_format": {"type": "json_object"}}, 400, "response_format", "unsupported_parameter"),
+    ({"functions": [{}]}, 400, "functions", "unsupported_parameter"),
+    ({"modalities": ["text", "audio"]}, 400, "modalities", "unsupported_parameter"),
+    ({"store": True}, 400, "store", "unsupported_parameter"),
+    ({"best_of": 3}, 400, "best_of", "unsupported_parameter"),
+    ({"presence_penalty": 0.5}, 400, "presence_penalty", "unsupported_parameter"),
+    ({"min_tokens": 3}, 400, "min_tokens", "unsupported_parameter"),
+    ({"logit_bias": {"5": 1}}, 400, "logit_bias", "unsupported_parameter"),
+    (
+        {"messages": [{"role": "user", "content": "word " * 600}]},
+        400,
+        "messages",
+        "context_length_exceeded",
+    ),
+    (
+        {"messages": [{"role": "user", "content": "x" * 200_000}]},
+        400,
+        "messages",
+        "context_length_exceeded",
+    ),
+]
+BAD_TEXTS: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "prompt", "missing_required_parameter"),
+    ({"prompt": ""}, "prompt", "invalid_value"),
+    ({"prompt": []}, "prompt", "invalid_value"),
+    ({"prompt": [10**6]}, "prompt", "invalid_value"),
+    ({"prompt": [[1], ["a"]]}, "prompt", "invalid_value"),
+    ({"prompt": [5] * 512}, "prompt", "context_length_exceeded"),
+    ({"prompt": "a", "echo": True}, "echo", "unsupported_parameter"),
+    ({"prompt": "a", "suffix": "b"}, "suffix", "unsupported_parameter"),
+    ({"prompt": "a", "logprobs": 0}, "logprobs", "unsupported_parameter"),
+]
+
+
+async def test_bad_requests() -> None:
+    """E09: status, shape, field and code of each; the router serves on afterwards."""
+    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
+        for change, status, param, code in BAD_CHATS:
+            response = await router.http.post(CHAT, json=GOOD | change)
+            error = envelope(response)
+            assert (response.status_code, error["param"], error["code"]) == (status, param, code)
+            assert error["type"] == "invalid_request_error"
+        for fields, param, code in BAD_TEXTS:
+            response = await router.http.post(TEXT, json={"model": "tiny"} | fields)
+            error = envelope(response)
+            assert (response.status_code, error["param"], error["code"]) == (400, param, code)
+        assert not worker.submitted
+        assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
+        assert router.settled()
+        refused = len(BAD_CHATS) + len(BAD_TEXTS)
+        assert await router.metric("outrider_router_requests_total", outcome="invalid") == refused
+
+
+async def test_errors_below_the_api() -> None:
+    json_type = {"content-type": "application/json"}
+    async with (
+        FakeWorker(script=saying("ok")) as worker,
+        running_router(worker, max_body_bytes=1000) as router,
+    ):
+        http = router.http
+        cases = [
+            (await http.post(CHAT, content=b"{oops", headers=json_type), 400),
+            (await http.post(CHAT, content=b"[1]", headers=json_type), 400),
+            (await http.post(CHAT, content=b"\xff\xfe\x00", headers=json_type), 400),
+            (await http.post(CHAT, content=b"[" * 900, headers=json_type), 400),
+            (await http.post(CHAT, content=b"", headers=json_type), 400),
+            (await http.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415),
+            (await http.post(CHAT, content=b"{}"), 415),
+            (await http.post(CHAT, content=b"x" * 1001, headers=json_type), 413),
+            (await http.get(CHAT), 405),
+            (await http.delete("/v1/models"), 405),
+            (await http.get("/v2/none"), 404),
+            (await http.get("/v1/models/none"), 404),
+            (await http.post("/tokenize", json={"model": "tiny"}), 400),
+            (await http.post("/detokenize", json={"model": "tiny", "tokens": [10**6]}), 400),
+        ]
+        for response, status in cases:
+            error = envelope(response)
+            assert response.status_code == status, error
+            assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+async def test_contents_by_role(role: str) -> None:
+    """E10: strings and lists of text parts are content, everything else is a 400."""
+    part = {"type": "text", "text": "a"}
+    table: list[tuple[dict[str, Any], int, str | None]] = [
+        ({}, 400, None),
+        ({"content": None}, 400, None),
+        ({"content": ""}, 200, ""),
+        ({"content": []}, 400, None),
+        ({"content": [part]}, 200, "a"),
+        ({"content": [part, {"type": "text", "text": "b"}]}, 200, "ab"),
+        ({"content": [{"type": "image_url", "image_url": {}}]}, 400, None),
+        ({"content": [{"type": "riddle"}]}, 400, None),
+        ({"content": [{"type": "text"}]}, 400, None),
+        ({"content": [7]}, 400, None),
+        ({"content": {"text": "a"}}, 400, None),
+    ]
+    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
+        for fields, status, text in table:
+            body = {"model": "tiny", "messages": [{"role": role, **fields}]}
+            response = await router.http.post(CHAT, json=body)
+            assert response.status_code == status, (fields, response.text)
+            if text is None:
+                assert envelope(response)["param"].startswith("messages[0]")
+            else:
+                shown = "system" if role == "developer" else role
+                assert f"<|im_start|>{shown}\n{text}<|im_end|>" in worker.texts()[-1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("code", "status", "wire_code"),
+    [
+        ("INVALID", 400, "invalid_value"),
+        ("UNSUPPORTED", 400, "unsupported_parameter"),
+        ("TOO_LONG", 400, "context_length_exceeded"),
+        ("OVERLOADED", 429, "rate_limit_exceeded"),
+        ("UNAVAILABLE", 503, "overloaded"),
+        ("INTERNAL", 500, "server_error"),
+        ("DEADLINE", 408, "timeout"),
+    ],
+)
+async def test_worker_failures_before_the_first_token(
+    code: str, status: int, wire_code: str, stream: bool
+) -> None:
+    value = worker_pb2.FailureCode.Value(f"FAILURE_CODE_{code}")
+    script = Script([], failure=value, failure_param="top_k")
+    async with FakeWorker(script=script) as worker, running_router(worker) as router:
+        response = await router.http.post(CHAT, json=GOOD | {"stream": stream})
+        error = envelope(response)
+        assert (response.status_code, error["code"]) == (status, wire_code)
+        assert response.headers["content-type"] == "application/json"
+        params = {"INVALID": "top_k", "UNSUPPORTED": "top_k", "TOO_LONG": "messages"}
+        assert error["param"] == params.get(code)
+        assert ("retry-after" in response.headers) is (status in (429, 503))
+        assert router.settled()
+
+
+async def test_failure_after_the_first_token() -> None:
+    """E12: an error event and the end, no DONE; a whole answer is an error not to be retried."""
+    failing = saying("ab", 1, failure=worker_pb2.FAILURE_CODE_INTERNAL)
+    async with FakeWorker(script=failing) as worker, running_router(worker) as router:
+        response = await router.http.post(CHAT, json=GOOD | {"stream": True})
+        events = response.text.strip().split("\n\n")
+        assert response.status_code == 200
+        assert events[-1].startswith('data: {"error":{"message":"as scripted","type":"server_err')
+        assert "[DONE]" not in response.text
+        assert '"finish_reason":"' not in response.text
+        stream = await router.client.chat.completions.create(**GOOD, stream=True)
+        seen = io.StringIO()
+        with pytest.raises(openai.APIError, match="as scripted"):
+            await copy_text(stream, seen)
+        assert seen.getvalue() == "ab", "what came before the failure is delivered"
+        whole = await router.http.post(CHAT, json=GOOD)
+        assert (whole.status_code, whole.headers["x-should-retry"]) == (500, "false")
+        assert envelope(whole)["code"] == "server_error"
+        assert await router.metric("outrider_router_requests_total", outcome="error") == 3
+
+
+async def test_worker_that_sends_too_much_is_an_error() -> None:
+    def script(submit: worker_pb2.Submit) -> Script:
+        submit.sampling.max_tokens = 10
+        return saying("abcdefghij", 10)
+
+    async with FakeWorker(script=script) as worker, running_router(worker) as router:
+        response = await router.http.post(CHAT, json=GOOD | {"max_tokens": 2})
+        assert response.status_code == 500
+        assert "more tokens than asked for" in envelope(response)["message"]
+        assert router.settled()
+
+
+async def test_no_worker_is_503_and_not_ready() -> None:
+    async with running_router("127.0.0.1:9", ready=False) as router:
+        assert (await router.http.get("/health")).status_code == 200
+        ready = await router.http.get("/ready")
+        assert ready.status_code == 503
+        assert "127.0.0.1:9" in ready.json()["reason"]
+        assert (await router.client.models.list()).data == []
+        response = await router.http.post(CHAT, json=GOOD)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert envelope(response)["type"] == "server_error"
+        assert await router.metric("outrider_router_requests_total", outcome="unavailable") == 1
+    async with running_router(ready=False) as router:
+        assert (await router.http.get("/ready")).json()["reason"] == "no workers are configured"
+
+
+async def test_template_that_refuses_is_the_clients_error() -> None:
+    template = "{{ raise_exception('roles must alternate') }}"
+    async with FakeWorker(chat_template=template) as worker, running_router(worker) as router:
+        response = await router.http.post(CHAT, json=GOOD)
+        assert response.status_code == 400
+        assert "roles must alternate" in envelope(response)["message"]
+        tokens = await router.http.post("/tokenize", json=GOOD)
+        assert tokens.status_code == 400
+
+
+async def copy_text(stream: Any, seen: io.StringIO) -> None:
+    async for chunk in stream:
+        seen.write(chunk.choices[0].delta.content or "")
+
+
+async def in_flight(router: RunningRouter, worker: FakeWorker, count: int) -> list[Any]:
+    """Start requests and wait until the worker has them."""
+    tasks = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(count)]
+    while len(worker.active) < count:
+        await asyncio.sleep(0.01)
+    return tasks
+
+
+async def test_too_much_in_flight_is_429_at_once() -> None:
+    """F17: n counts n places, refusals are immediate, and it recovers."""
+    script = saying("ok", gap_s=0.5)
+    async with (
+        FakeWorker(script=script) as worker,
+        running_router(worker, max_in_flight=3) as router,
+    ):
+        tasks = await in_flight(router, worker, 2)
+        started_s = asyncio.get_running_loop().time()
+        refused = await router.http.post(CHAT, json=GOOD | {"n": 2})
+        assert asyncio.get_running_loop().time() - started_s < 0.2
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert envelope(refused)["type"] == "rate_limit_exceeded"
+        third = await router.http.post(CHAT, json=GOOD)
+        assert third.status_code == 200
+        assert [(await task).status_code for task in tasks] == [200, 200]
+        assert (await router.http.post(CHAT, json=GOOD | {"n": 2})).status_code == 200
+        assert await router.metric("outrider_router_requests_total", outcome="overloaded") == 1
+        assert router.settled()
+
+
+async def test_prompt_tokens_in_flight_are_limited() -> None:
+    script = saying("ok", gap_s=0.3)
+    async with (
+        FakeWorker(script=script) as worker,
+        running_router(worker, max_prompt_tokens_in_flight=30) as router,
+    ):
+        (task,) = await in_flight(router, worker, 1)
+        assert (await router.http.post(CHAT, json=GOOD)).status_code == 429
+        assert (await task).status_code == 200
+        assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
+
+
+async def test_api_keys() -> None:
+    async with (
+        FakeWorker(script=saying("ok")) as worker,
+        running_router(worker, api_key="k2", api_keys="k1,k2") as router,
+    ):
+        for headers in ({}, {"Authorization": "Bearer nope"}, {"Authorization": "Basic k1"}):
+            response = await router.http.post(CHAT, json=GOOD, headers=headers)
+            assert response.status_code == 401
+            assert envelope(response)["code"] == "invalid_api_key"
+        assert (await router.http.get("/ready")).status_code == 200
+        assert (await router.client.chat.completions.create(**GOOD)).choices
+        with pytest.raises(openai.AuthenticationError):
+            await router.client.with_options(api_key="k3").models.list()
+
+
+async def test_faults_of_the_router_have_the_envelope_too() -> None:
+    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
+        router.state.registry.model("tiny").text.encode_chat = None  # type: ignore[method-assign, assignment]
+        response = await router.http.post(CHAT, json=GOOD)
+        assert response.status_code == 500
+        assert envelope(response)["message"] == "the router failed"
+        assert await router.metric("outrider_router_requests_total", outcome="error") == 1
+        assert router.settled()
