@@ -55,15 +55,18 @@ def static_plan(
     ladder = tuple(range(1, max_requests + 1))
     rows = tuple(tuple(n + verify(n, d) for d in range(draft_tokens + 1)) for n in ladder)
     budget = DrafterBudget((draft_tokens,) * len(ladder), rows)
-    return Plan(
-        version, ladder, {drafter: budget}, guard=guard, validity_s=1e9, policy="static"
-    )
+    return Plan(version, ladder, {drafter: budget}, guard=guard, validity_s=1e9, policy="static")
 
 
 def flat_costs(seconds: float = 1.0) -> CostTable:
     """Every forward costs the same: for tests that do not look at time."""
     timings = (Timing(seconds, 0.0, 5),) * 2
     return CostTable((CostCurve(64, (1, 128), timings), CostCurve(512, (1, 128), timings)))
+
+
+def ticking(step_s: float = 1e-3) -> Callable[[], float]:
+    """A clock that moves on by `step_s` whenever it is read."""
+    return itertools.count(0.0, step_s).__next__
 
 
 @dataclass
@@ -103,7 +106,7 @@ class Bench:
         eos_token_ids: Iterable[int] = (),
         costs: CostTable | None = None,
         guard: Guard | None = None,
-        now_s: Callable[[], float] = itertools.count(0.0, 1e-3).__next__,
+        now_s: Callable[[], float] | None = None,
         wrap_runner: Callable[[Runner], Runner] = lambda runner: runner,
     ) -> None:
         model = tiny_model()
@@ -126,7 +129,7 @@ class Bench:
             eos_token_ids=frozenset(eos_token_ids),
             max_draft_tokens=max_draft_tokens,
         )
-        self.engine = Engine(parts, self._on_news, self.records.append, now_s)
+        self.engine = Engine(parts, self._on_news, self.records.append, now_s or ticking())
 
     def submit(self, spec: RequestSpec) -> Answer:
         answer = self.answers[spec.key] = Answer()
@@ -207,6 +210,6 @@ def _greedy(prompt_ids: tuple[int, ...], max_tokens: int) -> list[int]:
 def prompts(count: int, tokens: int = 12) -> list[tuple[int, ...]]:
     """Different prompts over the tiny vocabulary."""
     return [
-        tuple(3 + (17 * number + 5 * place * (number + 1)) % 250 for place in range(tokens + number))
-        for number in range(count)
+        tuple(3 + (17 * n + 5 * place * (n + 1)) % 250 for place in range(tokens + n))
+        for n in range(count)
     ]

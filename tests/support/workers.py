@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-
 from outrider.common.v1 import common_pb2 as common
 from outrider.worker.v1 import worker_pb2 as wire
 from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
@@ -13,7 +12,6 @@ from outrider_runtime.rpc import open_channel, token_metadata
 from outrider_worker.assembly import assemble
 from outrider_worker.service import Worker
 from outrider_worker.settings import WorkerSettings
-
 from tests.support.tiny_models import shared_tiny_llama
 
 TOKEN = "a-token-for-tests"
@@ -47,8 +45,6 @@ async def running_worker(**overrides: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         await worker.stop(drain_limit_s=0.0)
-
-
 
 
 class Router:
@@ -126,5 +122,3 @@ async def asset(port: int, kind: "wire.AssetKind.ValueType") -> bytes:
             wire.AssetsRequest(kind=kind), metadata=token_metadata(TOKEN), timeout=5
         )
         return b"".join([part.chunk async for part in call])
-
-

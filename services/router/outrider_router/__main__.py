@@ -3,11 +3,15 @@
 import asyncio
 import sys
 
+from pydantic import ValidationError
+
 from outrider_router.server import serve
-from outrider_router.settings import RouterSettings
+from outrider_router.settings import RouterSettings, environment_name
 from outrider_runtime.lifecycle import exit_with_parent_if_asked, stop_event
 from outrider_runtime.logs import configure_logs, get_logger
 from outrider_runtime.settings import ConfigurationError
+
+_BAD_SETTINGS = 2
 
 
 async def _run(settings: RouterSettings) -> None:
@@ -17,7 +21,13 @@ async def _run(settings: RouterSettings) -> None:
 def main() -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
     exit_with_parent_if_asked()
-    settings = RouterSettings()
+    try:
+        settings = RouterSettings()
+    except ValidationError as error:
+        for fault in error.errors():
+            variable = environment_name(str(fault["loc"][0]))
+            print(f"outrider_router: {variable}: {fault['msg']}", file=sys.stderr)
+        return _BAD_SETTINGS
     configure_logs("router", settings.log_level, settings.log_format)
     log = get_logger(__name__)
     log.info("starting", settings=settings.masked())
@@ -25,7 +35,7 @@ def main() -> int:
         asyncio.run(_run(settings))
     except ConfigurationError as error:
         print(f"outrider_router: {error}", file=sys.stderr)
-        return 2
+        return _BAD_SETTINGS
     log.info("stopped")
     return 0
 

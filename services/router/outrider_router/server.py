@@ -1,6 +1,7 @@
 """Serving the application until asked to stop, and stopping without cutting anybody off."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from outrider_router.app import build_state, create_app
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
 from outrider_runtime.logs import get_logger
+from outrider_runtime.settings import ConfigurationError
 
 log = get_logger(__name__)
 
@@ -29,23 +31,22 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then drain and return.
 
     Raises:
-        ConfigurationError: the address is open to others and no API key is set.
-        OSError: the port is taken.
+        ConfigurationError: the address is open to others and no API key is set, or the port is
+            taken.
     """
     settings.require_safe()
+    listener = _listen(settings.host, settings.port)
+    log.info("listening", host=settings.host, port=listener.getsockname()[1])
     state = build_state(settings)
-    server = _Server(
-        uvicorn.Config(
-            create_app(state),
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_CLOSE_LIMIT_S,
-        )
+    config = uvicorn.Config(
+        create_app(state),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_LIMIT_S,
     )
-    running = asyncio.create_task(server.serve())
+    server = _Server(config)
+    running = asyncio.create_task(server.serve([listener]))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -55,6 +56,15 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         await running
     finally:
         stopping.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    address = host.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 async def drain(state: RouterState) -> None:

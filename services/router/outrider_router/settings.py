@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from outrider_runtime.settings import (
@@ -19,6 +19,9 @@ def _split(value: Any) -> Any:
     return value
 
 
+Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+
+
 class RouterSettings(ServiceSettings):
     """One frozen object per process."""
 
@@ -26,7 +29,7 @@ class RouterSettings(ServiceSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
-    workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
+    workers: Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="Workers as host:port, separated by commas."
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
@@ -55,3 +58,12 @@ class RouterSettings(ServiceSettings):
         """Raise `ConfigurationError` for a router that anybody could reach without a key."""
         keys = "".join(key.get_secret_value() for key in self.api_keys)
         require_secret_beyond_loopback(self.host, keys, "OUTRIDER_ROUTER_API_KEYS")
+
+
+def environment_name(field: str) -> str:
+    """The variable that sets a field, for messages."""
+    info = RouterSettings.model_fields.get(field)
+    alias = info.validation_alias if info else None
+    if isinstance(alias, AliasChoices):
+        return str(alias.choices[-1])
+    return f"OUTRIDER_ROUTER_{field}".upper()

@@ -37,6 +37,8 @@ from outrider_worker.speculate.drafter import Drafter, DrafterTraits, load_draft
 from outrider_worker.speculate.verify import SamplerMatch
 
 DEMO_NAME = "smollm2-135m-instruct"
+# A table whose replays spread wider than this says more about the neighbours than the machine.
+_STEADY_SPREAD = 0.25
 _log = get_logger(__name__)
 
 
@@ -170,6 +172,11 @@ def _costs(
         return costs
     _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
     costs = profiler.measure(ladder, contexts, drafter)
-    store_costs(file, costs)
-    _log.info("cost table measured", one_row_ms=round(costs.target_s(1, contexts[0]) * 1e3, 1))
+    spread = round(costs.relative_spread, 2)
+    if spread <= _STEADY_SPREAD:
+        store_costs(file, costs)
+    else:
+        _log.warning("the machine was busy: this cost table serves now and is not kept")
+    one_row_ms = round(costs.target_s(1, contexts[0]) * 1e3, 1)
+    _log.info("cost table measured", one_row_ms=one_row_ms, relative_spread=spread)
     return costs

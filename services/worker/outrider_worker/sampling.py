@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .philox import uniform, uniform_of_all
+from outrider_worker.philox import uniform, uniform_of_all
 
 _CANDIDATES = 1024
 """Tokens looked at before a whole vocabulary is sorted; nearly always enough for top-p."""

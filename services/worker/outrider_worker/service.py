@@ -16,6 +16,7 @@ from outrider_worker.assembly import Assembly, assemble
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.fanout import Fanout
 from outrider_worker.engine.inbox import EndAll
+from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.tally import RecordRing
 from outrider_worker.engine.thread import EngineThread
 from outrider_worker.metrics import WorkerMetrics, add_live_gauges
@@ -49,6 +50,7 @@ class Worker:
 
     replica: Replica
     engine: Engine
+    plans: PlanBook
     server: RpcServer
     metrics_server: MetricsServer
     planner: "asyncio.Task[None] | None"
@@ -78,7 +80,7 @@ class Worker:
         thread.start()
         await server.set_serving(True)
         planner = asyncio.create_task(client.run()) if client else None
-        return cls(replica, engine, server, metrics_server, planner)
+        return cls(replica, engine, parts.plans, server, metrics_server, planner)
 
     async def stop(self, drain_limit_s: float) -> None:
         """Take nothing new, let running requests finish up to the limit, end the rest."""

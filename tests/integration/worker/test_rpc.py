@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+
 from outrider.worker.v1 import worker_pb2 as wire
 from outrider_worker.service import Worker
-
 from tests.support.engines import greedy_text, prompts
 from tests.support.workers import asset, attached, describe, running_worker
 

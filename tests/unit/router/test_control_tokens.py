@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
 from outrider_router.text.control import ContentMask, ControlTokens, MaskError
 from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_router.text.template import TemplateError
-from tokenizers import Tokenizer
-
 from tests.support import tiny_tokenizers as tiny
 
 KINDS = {

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outrider_router.text.detokenize import DecoderError, IncrementalDecoder, TokenTable
-from outrider_router.text.tokenizer import ModelTokenizer, TokenizerError
 from tokenizers import Tokenizer, decoders, models
 
+from outrider_router.text.detokenize import DecoderError, IncrementalDecoder, TokenTable
+from outrider_router.text.tokenizer import ModelTokenizer, TokenizerError
 from tests.support import tiny_tokenizers as tiny
 
 KINDS = {

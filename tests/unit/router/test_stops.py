@@ -2,11 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from outrider_router.text.assemble import TextAssembler, TextEnd
 from outrider_router.text.detokenize import TokenTable
 from outrider_router.text.stops import StopMatcher
 from outrider_router.text.tokenizer import ModelTokenizer
-
 from tests.support import tiny_tokenizers as tiny
 
 TOKENIZER = ModelTokenizer(tiny.byte_level_json())

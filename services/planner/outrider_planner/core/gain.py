@@ -115,6 +115,11 @@ def _levels(mass: FloatArray, survival: FloatArray, levels: int) -> tuple[FloatA
 
 
 def _knots(share: FloatArray, levels: int) -> IntArray:
-    """Cells at which the share of the pool reaches 1/R, 2/R, … 1: (K, R) indices."""
+    """Cells at which the share of the pool reaches 1/R, 2/R, … 1: (K, R) indices.
+
+    Few cells are all kept, so that nothing is lost of a drafter without scores.
+    """
+    if share.shape[1] <= levels:
+        return np.broadcast_to(np.arange(share.shape[1]), share.shape)
     goals = np.arange(1, levels + 1) / levels - 1e-9
     return np.stack([np.minimum(np.searchsorted(row, goals), row.size - 1) for row in share])

@@ -111,10 +111,8 @@ def expected_pass_s(pool: Pool, row_s: FloatArray, verify: IntArray) -> FloatArr
     """
     change = np.diff(row_s)
     changed = np.flatnonzero(change)
-    edges = np.stack([changed, changed + 1]).astype(np.float64)
-    below, reached = (
-        pool.expected_min(edges.reshape(1, -1)).reshape(-1, 2, changed.size).swapaxes(0, 1)
-    )
+    edges = changed[None, :].astype(np.float64)
+    below, reached = pool.expected_min(edges), pool.expected_min(edges + 1.0)
     added = np.zeros((below.shape[0], changed.size + 1))
     np.cumsum((reached - below) * change[changed], axis=1, out=added[:, 1:])
     result: FloatArray = row_s[0] + added[:, np.searchsorted(changed, verify)]

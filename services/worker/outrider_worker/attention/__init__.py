@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .base import AttentionBackend, AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.attention.base import AttentionBackend, AttentionPlan, Rows, UnsupportedRows
 
 __all__ = [
     "BACKENDS",
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def _blocks() -> AttentionBackend:
-    from .blocks import BlockAttention
+    from outrider_worker.attention.blocks import BlockAttention
 
     return BlockAttention()
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..kv import NULL_PAGE, PAGE_TOKENS, KvPool
+from outrider_worker.kv import NULL_PAGE, PAGE_TOKENS, KvPool
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rows:
     positions: Tensor
     """[R] int64, absolute position in the sequence."""
     slots: Tensor
-    """[R] int64, where the row's K/V go: page × PAGE_TOKENS + offset. Padding rows: the null page."""
+    """[R] int64, where the row's K/V go: page × PAGE_TOKENS + offset; padding: the null page."""
     sequence: Tensor
     """[R] int64, index into `page_table`."""
     lengths: Tensor

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kv import PAGE_TOKENS, KvPool
-from .base import AttentionPlan, Rows, UnsupportedRows
-from .tiling import Ints, Tiling, tile_rows_for, tiling_of
+from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.attention.tiling import Ints, Tiling, tile_rows_for, tiling_of
+from outrider_worker.kv import PAGE_TOKENS, KvPool
 
 
 class BlockAttention:

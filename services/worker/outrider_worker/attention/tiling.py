@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kv import PAGE_TOKENS
+from outrider_worker.kv import PAGE_TOKENS
 
 Ints = NDArray[np.int64]
 

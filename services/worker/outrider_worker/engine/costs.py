@@ -4,6 +4,7 @@ Filled by `profile`, sent to the planner in the hello, read by the guard. Symbol
 T(b) target over b rows, E(b) feeding verified rows to the drafter, D(n, d) drafting.
 """
 
+import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,14 @@ class CostTable:
 
     target: tuple[CostCurve, ...]
     drafters: tuple[DrafterCosts, ...] = ()
+
+    @property
+    def relative_spread(self) -> float:
+        """Median over all shapes of T of interquartile range over median: how busy the machine
+        was while it was measured."""
+        return statistics.median(
+            timing.spread_s / timing.median_s for curve in self.target for timing in curve.timings
+        )
 
     def target_s(self, rows: int, context_tokens: float) -> float:
         """T(rows) at the mean context length of the rows."""

@@ -281,6 +281,7 @@ class Engine:
                 requests=record.requests,
                 emitted_tokens=record.emitted_tokens,
                 verified_tokens=record.verified_tokens,
+                speculative=record.carried_draft_tokens > 0,
                 drafted=record.next_draft_tokens > 0,
                 elapsed_s=times.total_s,
                 plain_s=times.target_s + times.exposed_host_s,

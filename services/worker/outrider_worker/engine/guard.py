@@ -43,6 +43,8 @@ class GuardRound:
     requests: int
     emitted_tokens: int
     verified_tokens: int
+    # Whether drafts had been asked for it at the end of the round before.
+    speculative: bool
     # Whether drafts were made at its end: drafting costs, also where nothing was verified.
     drafted: bool
     elapsed_s: float
@@ -72,7 +74,7 @@ class Guard:
         self.settings = settings or GuardSettings()
         self._ledger = 0.0
         self._variance = _SIGMA_START**2
-        self._mean = 0.0
+        self._previous: float | None = None
         self._scale = 1.0
         self._renewals_left = 0
         self._renewed = False
@@ -114,9 +116,10 @@ class Guard:
             return
         if round_.verified_tokens == 0:
             self._renew_scale(round_)
-        if round_.verified_tokens == 0 and not round_.drafted:
-            return
         increment = self._increment(round_)
+        self._update_variance(increment if round_.speculative else None)
+        if not round_.speculative and not round_.drafted:
+            return
         if trial:
             self._observe_trial(round_, increment, now_s)
         elif not self._tripped:
@@ -147,16 +150,24 @@ class Guard:
         self._renewals_left = max(0, self._renewals_left - 1)
 
     def _observe_regular(self, increment: float, now_s: float) -> None:
-        keep = 0.5 ** (1 / _SIGMA_HALF_LIFE_ROUNDS)
-        self._mean = keep * self._mean + (1 - keep) * increment
-        self._variance = keep * self._variance + (1 - keep) * (increment - self._mean) ** 2
         self._ledger = max(0.0, self._ledger + increment)
-        if self._ledger <= self.threshold_tokens / 2:
+        if self._ledger <= self.threshold_tokens / 4:
             self._renewed = False
-        elif not self._renewed:
+        elif not self._renewed and self._ledger > self.threshold_tokens / 2:
             self._renewed, self._renewals_left = True, _RENEWAL_ROUNDS
         elif self._ledger > self.threshold_tokens:
             self._trip(now_s)
+
+    def _update_variance(self, increment: float | None) -> None:
+        """σ² from differences of neighbours: a loss that sets in at once must not pass for noise.
+
+        None for a round without speculation: what lies on its two sides is no pair.
+        """
+        if self._previous is not None and increment is not None:
+            keep = 0.5 ** (1 / _SIGMA_HALF_LIFE_ROUNDS)
+            half_square = (increment - self._previous) ** 2 / 2
+            self._variance = keep * self._variance + (1 - keep) * half_square
+        self._previous = increment
 
     def _trip(self, now_s: float) -> None:
         self._tripped, self._renewed = True, False
@@ -190,4 +201,4 @@ class Guard:
         self._tripped = False
         self._readmissions += 1
         self._wait_s = _FIRST_WAIT_S
-        self._variance, self._mean = _SIGMA_START**2, 0.0
+        self._variance, self._previous = _SIGMA_START**2, None

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..attention.base import Rows
-from ..kv import KvPool
-from .config import ModelConfig
+from outrider_worker.attention.base import Rows
+from outrider_worker.kv import KvPool
+from outrider_worker.model.config import ModelConfig
 
 
 class CausalLM(Protocol):

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .config import ModelError
+from outrider_worker.model.config import ModelError
 
 _INDEX = "model.safetensors.index.json"
 _LISTED = 8

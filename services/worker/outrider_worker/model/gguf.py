@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -21,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import ModelError
-from .gguf_tokenizer import end_ids, write_tokenizer
-from .gguf_weights import ShardWriter
+from outrider_worker.cache import user_cache
+from outrider_worker.model.config import ModelError
+from outrider_worker.model.gguf_tokenizer import end_ids, write_tokenizer
+from outrider_worker.model.gguf_weights import ShardWriter
 
 _FORMAT_VERSION = 1
 """Raise it when what is written changes: older folders are then no longer found."""
@@ -70,16 +70,14 @@ def converted_folder(path: Path, progress: Progress = lambda step, done: None) -
 
 def models_folder() -> Path:
     """Where converted models are kept: the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "outrider" / "models"
+    return user_cache() / "models"
 
 
 def convert(path: Path, folder: Path, progress: Progress) -> None:
     """Write configuration, tokenizer and weights of the GGUF file `path` into `folder`."""
     progress("reading GGUF metadata", 0.0)
     reader = _open(path)
-    settings = {name: field for name, field in reader.fields.items()}
-    metadata = _Metadata(settings)
+    metadata = _Metadata(reader.fields)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     config = _config(metadata, tensors)
     _write_json(folder / "config.json", config)

@@ -21,7 +21,7 @@ from tokenizers import (
     processors,
 )
 
-from .config import ModelError
+from outrider_worker.model.config import ModelError
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Token types of the GGUF format that are matched whole."""

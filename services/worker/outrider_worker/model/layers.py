@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linear import Linear
-from .config import Llama3Scaling, ModelConfig, RopeScaling
+from outrider_worker.linear import Linear
+from outrider_worker.model.config import Llama3Scaling, ModelConfig, RopeScaling
 
 
 class RmsNorm:
@@ -27,12 +27,12 @@ class RmsNorm:
     def __init__(self, weight: Tensor, eps: float) -> None:
         # x / √(|x|²/d + eps) · w = x / √(|x|² + d·eps) · √d·w
         size = weight.shape[0]
-        self._weight = weight * size**0.5
+        self._weight = weight * math.sqrt(size)
         self._eps = weight.new_tensor(size * eps)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[R, d] → [R, d]"""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse = length.mul_(length).add_(self._eps).rsqrt_()
         return (x * inverse).mul_(self._weight)
 

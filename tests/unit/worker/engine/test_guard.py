@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from outrider_worker.engine.guard import Guard, GuardRound, Permission
 from outrider_worker.engine.types import GuardSettings
 
@@ -37,6 +38,7 @@ class Machine:
                     requests=1,
                     emitted_tokens=emitted,
                     verified_tokens=4 if drafting else 0,
+                    speculative=drafting,
                     drafted=drafting,
                     elapsed_s=elapsed_s,
                     plain_s=elapsed_s,
@@ -119,5 +121,5 @@ def test_a_disabled_guard_permits_everything() -> None:
 def test_rounds_without_a_cost_table_are_not_booked() -> None:
     guard = Guard()
     for _ in range(100):
-        guard.observe(GuardRound(1, 1, 4, True, 1.0, 1.0, 0.0), trial=False, now_s=0.0)
+        guard.observe(GuardRound(1, 1, 4, True, True, 1.0, 1.0, 0.0), trial=False, now_s=0.0)
     assert guard.snapshot().ledger_tokens == 0.0

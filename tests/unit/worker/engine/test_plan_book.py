@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from outrider_worker.engine.budget import NO_DRAFTS, Budgeter, DraftDecision, DraftKind, Share
 from outrider_worker.engine.guard import Permission
 from outrider_worker.engine.plan_book import PlanBook
@@ -11,11 +12,10 @@ from outrider_worker.engine.types import OFF, DrafterBudget, Plan, Probe
 FREE = Permission.SPECULATE
 
 
-def _plan(version: int, draft: int = 4, probe: Probe = Probe()) -> Plan:
-    rows = tuple(n * (1 + d) for n in (1, 2, 4) for d in (draft,))
+def _plan(version: int, draft: int = 4, probe: Probe | None = None) -> Plan:
     table = tuple(tuple(n * (1 + d) for d in range(draft + 1)) for n in (1, 2, 4))
-    assert rows[0] == table[0][draft]
-    return Plan(version, (1, 2, 4), {"x": DrafterBudget((draft,) * 3, table)}, probe=probe)
+    budgets = {"x": DrafterBudget((draft,) * 3, table)}
+    return Plan(version, (1, 2, 4), budgets, probe=probe or Probe())
 
 
 def test_versions_grow_within_a_stream() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from outrider_worker.engine.types import RequestKey
 from outrider_worker.speculate.drafter import Ask, UnknownDrafter, known_drafters, load_drafter
 from outrider_worker.speculate.ngram import MIN_MATCH_TOKENS, NgramDrafter

@@ -1,0 +1,131 @@
+"""The router as its own process: start, refusal to start, and leaving without cutting anybody."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+
+from outrider_router.__main__ import main
+from tests.support.fake_worker import FakeWorker, saying
+from tests.support.net import free_ports
+
+TEXT = "abcdefghij"
+GOOD: dict[str, Any] = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "hi"}],
+    "stream": True,
+}
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class RouterProcess:
+    process: asyncio.subprocess.Process
+    http: httpx2.AsyncClient
+
+    async def stream(self) -> str:
+        return (await self.http.post(CHAT, json=GOOD)).text
+
+    async def until_ready(self) -> None:
+        for _ in range(200):
+            try:
+                if (await self.http.get("/ready")).status_code == 200:
+                    return
+            except httpx2.TransportError:
+                pass
+            await asyncio.sleep(0.05)
+        raise AssertionError("the router did not become ready")
+
+
+@asynccontextmanager
+async def router_process(worker: FakeWorker, **settings: str) -> AsyncIterator[RouterProcess]:
+    (port,) = free_ports(1)
+    environment = {
+        **os.environ,
+        "OUTRIDER_ROUTER_PORT": str(port),
+        "OUTRIDER_ROUTER_WORKERS": worker.address,
+        **settings,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "outrider_router",
+        env=environment,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+            yield RouterProcess(process, http)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def begin_streams(router: RouterProcess, worker: FakeWorker) -> list[asyncio.Task[str]]:
+    tasks = [asyncio.create_task(router.stream()) for _ in range(10)]
+    while len(worker.active) < 10:
+        await asyncio.sleep(0.01)
+    return tasks
+
+
+async def test_sigterm_lets_running_streams_finish() -> None:
+    async with (
+        FakeWorker(script=saying(TEXT, 1, gap_s=0.1)) as worker,
+        router_process(worker) as router,
+    ):
+        await router.until_ready()
+        tasks = await begin_streams(router, worker)
+        router.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        late = await router.http.post(CHAT, json=GOOD)
+        assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+        assert (await router.http.get("/ready")).status_code == 503
+        assert (await router.http.get("/health")).status_code == 200
+        texts = await asyncio.gather(*tasks)
+        assert all(text.endswith("data: [DONE]\n\n") for text in texts)
+        assert await asyncio.wait_for(router.process.wait(), 5) == 0
+
+
+async def test_sigterm_ends_what_outlasts_the_limit_with_an_error() -> None:
+    async with (
+        FakeWorker(script=saying(TEXT, 1, gap_s=0.05, stall_after=3)) as worker,
+        router_process(worker, OUTRIDER_ROUTER_DRAIN_LIMIT_S="0.3") as router,
+    ):
+        await router.until_ready()
+        tasks = await begin_streams(router, worker)
+        await asyncio.sleep(0.2)
+        router.process.send_signal(signal.SIGTERM)
+        texts = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert all('"error":{"message"' in text for text in texts)
+        assert all("the router is stopping" in text for text in texts)
+        assert not any("[DONE]" in text for text in texts)
+        assert await asyncio.wait_for(router.process.wait(), 5) == 0
+
+
+def test_bad_settings_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Logs of the whole test process would change.
+    monkeypatch.setattr("outrider_router.__main__.configure_logs", lambda *_: None)
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
+        for variable, value, message in (
+            ("OUTRIDER_ROUTER_HOST", "0.0.0.0", "OUTRIDER_ROUTER_API_KEYS is not set"),
+            ("OUTRIDER_ROUTER_PORT", "many", "OUTRIDER_ROUTER_PORT: "),
+            ("OUTRIDER_ROUTER_WORKERS", "nohost", "OUTRIDER_ROUTER_WORKERS: "),
+            ("OUTRIDER_LOG_LEVEL", "loud", "OUTRIDER_LOG_LEVEL: "),
+            ("OUTRIDER_ROUTER_PORT", str(port), f"cannot listen on 127.0.0.1:{port}: "),
+        ):
+            with monkeypatch.context() as changed:
+                changed.setenv(variable, value)
+                assert main() == 2
+            assert message in capsys.readouterr().err
