@@ -27,6 +27,17 @@ def demo_stack() -> Iterator[Stack]:
         yield stack
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups for runs with several processes (`-n 2 --dist loadgroup`): whole stacks run one after
+    the other, since each wants the machine for itself; of other tests a file stays together.
+    """
+    for item in items:
+        whole_stack = item.get_closest_marker("e2e") or "demo_stack" in getattr(
+            item, "fixturenames", ()
+        )
+        item.add_marker(pytest.mark.xdist_group("e2e" if whole_stack else str(item.path)))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

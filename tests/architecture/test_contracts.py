@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+PLACES = ("services/router", "services/planner", "services/worker", "lib", "cli")
 SERVICES = ("outrider_router", "outrider_planner", "outrider_worker")
 
 
@@ -19,6 +20,14 @@ def test_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     assert f"Contracts: {len(contracts['contracts'])} kept, 0 broken" in done.stdout
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    """A folder without `__init__.py` can be imported, and the contracts cannot see into it."""
+    folders = {
+        path.parent for place in PLACES for path in (ROOT / place).glob("outrider_*/**/*.py")
+    }
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 def test_a_contract_that_does_not_hold_is_found(tmp_path: Path) -> None:

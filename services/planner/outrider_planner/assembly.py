@@ -52,9 +52,13 @@ async def start(settings: PlannerSettings, clock: Clock | None = None) -> Planne
     )
     http = HttpServer(create_app(service), settings.http_host, settings.http_port)
     servicer = PlannerServicer(service)
-    grpc = await start_server(
-        settings.grpc_host, settings.grpc_port, token, servicer.register, [SERVICE_NAME]
-    )
+    try:
+        grpc = await start_server(
+            settings.grpc_host, settings.grpc_port, token, servicer.register, [SERVICE_NAME]
+        )
+    except BaseException:
+        await http.stop()
+        raise
     service.start()
     http.start()
     await grpc.set_serving(True)

@@ -202,16 +202,15 @@ class PlannerService:
         return True
 
     async def _send(self, scope: str) -> None:
-        batch = self._outbox.batch(scope)
-        if batch is None:
-            return
-        try:
-            applied = await self._store.add(scope, batch)
-        except StoreUnavailableError:
-            self.metrics.flushes.labels("unanswered").inc()
-            raise
-        self._outbox.acknowledge(scope, batch)
-        self.metrics.flushes.labels("applied" if applied else "known").inc()
+        """The unanswered batch first, then what gathered behind it."""
+        while batch := self._outbox.batch(scope):
+            try:
+                applied = await self._store.add(scope, batch)
+            except StoreUnavailableError:
+                self.metrics.flushes.labels("unanswered").inc()
+                raise
+            self._outbox.acknowledge(scope, batch)
+            self.metrics.flushes.labels("applied" if applied else "known").inc()
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):

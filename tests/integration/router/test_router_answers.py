@@ -1,8 +1,7 @@
 """What the official client sees of good requests: streams, whole answers, usage, limits, stops."""
 
+import itertools
 from typing import Any
-
-import pytest
 
 from outrider.worker.v1 import worker_pb2
 from tests.support import tiny_tokenizers as tiny
@@ -28,10 +27,11 @@ def joined(chunks: list[Any], index: int = 0) -> str:
     return "".join(choice.delta.content or "" for choice in choices)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (1, 3), (7,), (100,)])
-async def test_stream_equals_whole_answer_for_every_round_size(sizes: tuple[int, ...]) -> None:
-    async with FakeWorker(script=saying(TEXT, *sizes)) as worker, running_router(worker) as router:
-        for options in ({}, {"max_tokens": 9}, {"stop": ["Paris", "zzz"]}, {"stop": "東"}):
+async def test_stream_equals_whole_answer_for_every_round_size() -> None:
+    fates: list[Any] = [{}, {"max_tokens": 9}, {"stop": ["Paris", "zzz"]}, {"stop": "東"}]
+    async with FakeWorker() as worker, running_router(worker) as router:
+        for sizes, options in itertools.product([(1,), (1, 3), (7,), (100,)], fates):
+            worker.script = saying(TEXT, *sizes)
             whole = await ask(router, **options)
             chunks = await chunks_of(router, **options)
             assert joined(chunks) == whole.choices[0].message.content
@@ -79,28 +79,31 @@ async def test_stop_string_cancels_on_the_worker() -> None:
         assert worker.cancelled == [(submit.request_id, 0)]
 
 
-@pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("options", [{}, {"max_tokens": 3}, {"stop": "France"}])
-async def test_usage_chunk_and_frames(n: int, options: dict[str, Any]) -> None:
+async def test_usage_chunk_and_frames() -> None:
     """E01, E02, E03, E16: one role, no empty content, one finish per choice in an empty delta."""
     async with FakeWorker(script=saying(TEXT, 1, 2)) as worker, running_router(worker) as router:
-        whole = await ask(router, n=n, **options)
-        with_usage = await chunks_of(router, n=n, stream_options={"include_usage": True}, **options)
-        *chunks, last = with_usage
-        assert last.choices == []
-        assert last.usage == whole.usage
-        assert all(chunk.usage is None and "usage" in chunk.model_fields_set for chunk in chunks)
-        plain = await chunks_of(router, n=n, **options)
-        assert all("usage" not in chunk.model_fields_set for chunk in plain)
-        for index in range(n):
-            mine = [c for chunk in chunks for c in chunk.choices if c.index == index]
-            assert [c.delta.role for c in mine].count("assistant") == 1
-            assert [c.delta.content for c in mine].count("") == 1
-            assert [c.finish_reason for c in mine].count(None) == len(mine) - 1
-            assert mine[-1].finish_reason is not None
-            assert mine[-1].delta.content is None
-        assert whole.usage.completion_tokens % n == 0
-        assert len({chunk.id for chunk in chunks}) == 1
+        for n, options in itertools.product((1, 2), ({}, {"max_tokens": 3}, {"stop": "France"})):
+            await check_frames(router, n, options)
+
+
+async def check_frames(router: RunningRouter, n: int, options: Any) -> None:
+    whole = await ask(router, n=n, **options)
+    with_usage = await chunks_of(router, n=n, stream_options={"include_usage": True}, **options)
+    *chunks, last = with_usage
+    assert last.choices == []
+    assert last.usage == whole.usage
+    assert all(chunk.usage is None and "usage" in chunk.model_fields_set for chunk in chunks)
+    plain = await chunks_of(router, n=n, **options)
+    assert all("usage" not in chunk.model_fields_set for chunk in plain)
+    for index in range(n):
+        mine = [c for chunk in chunks for c in chunk.choices if c.index == index]
+        assert [c.delta.role for c in mine].count("assistant") == 1
+        assert [c.delta.content for c in mine].count("") == 1
+        assert [c.finish_reason for c in mine].count(None) == len(mine) - 1
+        assert mine[-1].finish_reason is not None
+        assert mine[-1].delta.content is None
+    assert whole.usage.completion_tokens % n == 0
+    assert len({chunk.id for chunk in chunks}) == 1
 
 
 async def test_choices_of_different_length() -> None:

@@ -1,6 +1,7 @@
 """Z09: only the template sets control tokens; plain content gets exactly the library's ids."""
 
 import json
+import time
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from outrider_router.text.control import ContentMask, ControlTokens, MaskError
+from outrider_router.text.control import ContentMask, ControlToken, ControlTokens, MaskError
 from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_router.text.template import TemplateError
 from tests.support import tiny_tokenizers as tiny
@@ -216,3 +217,30 @@ def test_least_tokens_never_exceeds_the_truth() -> None:
     for content in ("", "Paris", "a" * 5000, "東京" * 300):
         assert text.least_tokens(len(content)) <= len(text.encode_prompt(content))
     assert text.least_tokens(100_000) > 1000
+
+
+@given(
+    tokens=st.lists(st.text("ab<|", min_size=1, max_size=5), min_size=1, max_size=8, unique=True),
+    text=st.text("ab<|", max_size=20),
+)
+def test_tokens_are_found_leftmost_and_longest(tokens: list[str], text: str) -> None:
+    control = ControlTokens(ControlToken(at, token, True) for at, token in enumerate(tokens))
+    expected, at = [], 0
+    while at < len(text):
+        fitting = [token for token in tokens if text.startswith(token, at)]
+        if fitting:
+            longest = max(fitting, key=len)
+            expected.append((at, at + len(longest), tokens.index(longest)))
+        at += len(longest) if fitting else 1
+    assert [(s.start, s.end, s.token_id) for s in control.find(text)] == expected
+
+
+def test_many_tokens_and_hostile_content_cost_little() -> None:
+    """Thousands of tokens that begin alike, content that begins each again and again."""
+    tokens = [ControlToken(at, f"<|reserved_{at}|>", True) for at in range(6000)]
+    control = ControlTokens(tokens)
+    content = "<|reserved_" * 20_000
+    started_s = time.process_time()
+    mask = ContentMask(control, [content])
+    assert control.find(mask.mask(content + "<|reserved_5999|>")) == []
+    assert time.process_time() - started_s < 1.0

@@ -3,7 +3,7 @@
 Both ways take the same deltas, so a stream joined is the whole answer.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +59,7 @@ class AnswerWriter:
         ]
         return self.frame.body([self.frame.whole(answer) for answer in answers], self._usage())
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """The answer as events, those of one round in one piece.
 
         A failure becomes an error event, after which nothing comes, so that no client takes what

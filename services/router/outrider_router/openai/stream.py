@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from starlette.responses import Response
@@ -42,7 +42,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncIterator[bytes],
+        events: AsyncGenerator[bytes],
         resources: AsyncExitStack,
         record: RequestRecord,
         write_limit_s: float,
@@ -67,8 +67,9 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await self._within_limit(send, start)
-        async for piece in self._events:
-            await self._within_limit(send, _body(piece, more=True))
+        async with aclosing(self._events) as events:
+            async for piece in events:
+                await self._within_limit(send, _body(piece, more=True))
         await self._within_limit(send, _body(b"", more=False))
 
     async def _within_limit(self, send: Send, message: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from starlette.types import Receive
 from outrider_router.openai.errors import ApiError, invalid
 
 Result = TypeVar("Result")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class ClientGone(Exception):
@@ -33,9 +35,13 @@ async def read_json(request: Request, limit_bytes: int) -> Any:
         if len(body) > limit_bytes:
             raise ApiError(413, f"the body is larger than {limit_bytes} bytes")
     try:
-        return json.loads(body)
+        value = json.loads(body)
+        if _SURROGATE.search(body):
+            # JSON can name halves of characters, which no text in UTF-8 has.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise invalid(f"the body is not valid JSON: {error}", None, "invalid_json") from error
+    return value
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

@@ -78,11 +78,14 @@ class ControlTokens:
     def __init__(self, tokens: Iterable[ControlToken]) -> None:
         self._by_text = {token.text: token for token in tokens}
         self.ids = frozenset(token.token_id for token in self._by_text.values())
+        self.letters = sorted({letter for text in self._by_text for letter in text})
         self._finder = re.compile(_any_of(self._by_text)) if self._by_text else None
+        self._all = _Former(list(self._by_text))
+        self._special = _Former([t.text for t in self._by_text.values() if t.special])
 
-    def texts(self, special_only: bool = False) -> list[str]:
-        """Texts of the tokens, of the special ones alone on request."""
-        return [t.text for t in self._by_text.values() if t.special or not special_only]
+    def forming_places(self, text: str, special_only: bool = False) -> set[int]:
+        """Letters of `text` that form, or could help to form, a token or a special token."""
+        return (self._special if special_only else self._all).places(text)
 
     def find(self, text: str) -> list[ControlSpan]:
         """Where control tokens stand in `text`, leftmost first, the longest at one place."""
@@ -114,17 +117,14 @@ class ContentMask:
     """
 
     def __init__(self, control: ControlTokens, texts: Iterable[str]) -> None:
-        letters = sorted({letter for text in control.texts() for letter in text})
-        base = _free_block(len(letters), texts)
-        self._to_mask = {letter: chr(base + at) for at, letter in enumerate(letters)}
+        self._control = control
+        base = _free_block(len(control.letters), texts)
+        self._to_mask = {letter: chr(base + at) for at, letter in enumerate(control.letters)}
         self._from_mask = str.maketrans({mask: letter for letter, mask in self._to_mask.items()})
-        self._all = _Former(control.texts())
-        self._special = _Former(control.texts(special_only=True))
 
     def mask(self, text: str, special_only: bool = False) -> str:
         """`text` with a disguise wherever a control token could begin or end."""
-        former = self._special if special_only else self._all
-        places = former.places(text)
+        places = self._control.forming_places(text, special_only)
         if not places:
             return text
         masked = list(text)
@@ -201,8 +201,22 @@ class _Former:
 
 
 def _any_of(texts: Iterable[str]) -> str:
-    """A pattern for any of the texts, longer ones first."""
-    return "(?:" + "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) + ")"
+    """A pattern for any of the texts, the longest that fits.
+
+    Common beginnings are tried once: some models have thousands of tokens that begin alike, and
+    content that repeats their first letters must not cost that many comparisons each time.
+    """
+    by_first: dict[str, list[str]] = {}
+    may_end = False
+    for text in texts:
+        if text:
+            by_first.setdefault(text[0], []).append(text[1:])
+        else:
+            may_end = True
+    branches = [re.escape(first) + _any_of(rests) for first, rests in by_first.items()]
+    if len(branches) == 1 and not may_end:
+        return branches[0]
+    return f"(?:{'|'.join(branches)}){'?' if may_end else ''}" if branches else ""
 
 
 def _touches_word(text: str, start: int, end: int) -> bool:

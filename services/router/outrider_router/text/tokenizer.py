@@ -23,7 +23,8 @@ class TokenizerError(ValueError):
 class ModelTokenizer:
     """Encodes text to ids and tells the bytes of ids, for one model.
 
-    Encoding releases the interpreter lock and is safe from several threads.
+    Encoding releases the interpreter lock and is safe from several threads. No token stands for
+    more than `most_chars_per_token` characters.
 
     Args:
         source: content of `tokenizer.json`.
@@ -42,13 +43,9 @@ class ModelTokenizer:
         self._library.no_padding()
         self.control = ControlTokens(control_tokens_of(self._library))
         self.table = TokenTable(self._library, json.loads(source).get("decoder"))
-
-    @cached_property
-    def most_chars_per_token(self) -> int:
-        """No token stands for more characters of a text than this."""
         longest = max(map(len, self._library.get_vocab()), default=1)
         # Unicode normalisation composes characters, at most four into one.
-        return longest * (1 if self._library.normalizer is None else 4)
+        self.most_chars_per_token = longest * (1 if self._library.normalizer is None else 4)
 
     @property
     def vocab_size(self) -> int:

@@ -79,13 +79,15 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], metadata: Mapping[str,
     if family not in _WORDS:
         known = ", ".join(sorted(_WORDS))
         raise ModelError(f"GGUF pre-tokenizer {family!r} is not supported; known: {known}")
-    tokenizer = Tokenizer(
-        models.BPE(
+    try:
+        model = models.BPE(
             vocab={token: id for id, token in enumerate(tokens)},
             merges=[_pair(merge) for merge in merges],
             ignore_merges=_WORDS[family] is _llama3_words,
         )
-    )
+    except Exception as error:  # the library has no type of its own for this
+        raise ModelError(f"the GGUF file's vocabulary does not fit its merges: {error}") from error
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = _WORDS[family]()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

@@ -40,10 +40,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def reference_model(folder: Path) -> Any:
     from transformers import LlamaForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def greedy(model: CausalLM, prompt: list[int], count: int) -> list[int]:

@@ -34,14 +34,14 @@ def parse(text: str) -> Policy:
         UnknownPolicyError: unknown name, missing or impossible argument.
     """
     name, _, argument = text.strip().partition(":")
+    known = ", ".join(usage for usage, _ in _REGISTRY.values())
     if name not in _REGISTRY:
-        known = ", ".join(usage for usage, _ in _REGISTRY.values())
         raise UnknownPolicyError(f"unknown policy {text!r}; known are {known}")
-    usage, factory = _REGISTRY[name]
+    _, factory = _REGISTRY[name]
     try:
         return factory(argument)
     except ValueError as error:
-        raise UnknownPolicyError(f"policy {text!r}: {error}; write {usage}") from error
+        raise UnknownPolicyError(f"policy {text!r} {error}; known are {known}") from error
 
 
 def _static(argument: str) -> Policy:

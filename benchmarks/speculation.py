@@ -1,0 +1,116 @@
+"""n-gram speculation under `two_stage` against off, by kind of text, through the whole stack.
+
+    python -m benchmarks.speculation [--tokens 128] [--runs 3] [--policy two_stage]
+
+Router, planner and worker are real processes; every prompt is asked twice in a row, once as the
+deployment plans it and once with `speculation: {"enabled": false}`, in changing order. Prompts are
+distinct: repeating one would let the drafter look up the answer of the time before.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from benchmarks.measure import Series, write_result
+from benchmarks.prompts import PROMPTS
+from benchmarks.stack import running_stack
+
+CONCURRENCY = (1, 8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--policy", default="two_stage")
+    options = parser.parse_args()
+    with running_stack(["--policy", options.policy]) as url:
+        rows = asyncio.run(_measure(url, options.tokens, options.runs))
+    write_result("speculation", vars(options), rows)
+
+
+async def _measure(url: str, tokens: int, runs: int) -> list[dict[str, Any]]:
+    rows = []
+    async with AsyncOpenAI(base_url=url, api_key="unused", timeout=600) as client:
+        model = (await client.models.list()).data[0].id
+        asker = Asker(client, model, tokens)
+        for kind, prompts in PROMPTS.items():
+            for concurrency in CONCURRENCY:
+                planned, off = Series(), Series()
+                await asker.tokens_per_s(prompts[:concurrency], speculate=True)
+                for run in range(runs):
+                    batches = _batches(prompts, concurrency, run)
+                    for batch in batches:
+                        await _pair(asker, batch, planned, off, planned_first=run % 2 == 0)
+                ratios = [a / b for a, b in zip(planned.values, off.values, strict=True)]
+                ratio = Series(ratios)
+                print(f"{kind} n={concurrency}: planned {planned}  off {off}  ratio {ratio}")
+                rows.append(
+                    {
+                        "kind": kind,
+                        "concurrency": concurrency,
+                        "planned_tokens_per_s": planned.summary(),
+                        "off_tokens_per_s": off.summary(),
+                        "ratio": ratio.summary(),
+                    }
+                )
+    return rows
+
+
+def _batches(prompts: Sequence[str], concurrency: int, run: int) -> list[Sequence[str]]:
+    """At concurrency 1 a few prompts of their own for each run, else all at once."""
+    if concurrency > 1:
+        return [prompts[:concurrency]]
+    return [[prompt] for prompt in prompts[run::3]]
+
+
+async def _pair(
+    asker: "Asker", batch: Sequence[str], planned: Series, off: Series, planned_first: bool
+) -> None:
+    for speculate in (planned_first, not planned_first):
+        series = planned if speculate else off
+        series.add(await asker.tokens_per_s(batch, speculate))
+
+
+class Asker:
+    """Streams answers and times what comes after the first token."""
+
+    def __init__(self, client: AsyncOpenAI, model: str, tokens: int) -> None:
+        self._client = client
+        self._model = model
+        self._tokens = tokens
+
+    async def tokens_per_s(self, prompts: Sequence[str], speculate: bool) -> float:
+        """Decode speed summed over prompts asked at once."""
+        spans = await asyncio.gather(*(self._span(prompt, speculate) for prompt in prompts))
+        first_s = min(first for first, _, _ in spans)
+        last_s = max(last for _, last, _ in spans)
+        return sum(tokens - 1 for _, _, tokens in spans) / (last_s - first_s)
+
+    async def _span(self, prompt: str, speculate: bool) -> tuple[float, float, int]:
+        """(first token, last token, tokens) of one answer."""
+        body = {"ignore_eos": True, "speculation": {"enabled": None if speculate else False}}
+        chunks = await self._client.chat.completions.create(
+            model=self._model,
+            messages=[{"role": "user", "content": prompt}],
+            temperature=0,
+            max_tokens=self._tokens,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=body,
+        )
+        times, tokens = [], 0
+        async for chunk in chunks:
+            if chunk.usage:
+                tokens = chunk.usage.completion_tokens
+            elif chunk.choices and chunk.choices[0].delta.content:
+                times.append(time.perf_counter())
+        return times[0], times[-1], tokens
+
+
+if __name__ == "__main__":
+    main()

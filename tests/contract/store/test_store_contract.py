@@ -1,0 +1,93 @@
+"""What every store promises, held against the embedded one and a real server."""
+
+import random
+from collections.abc import Mapping
+
+from outrider_planner.core.sums import merge
+from outrider_planner.store.base import Batch, StatsStore
+from tests.contract.store.conftest import Subject
+
+SCOPE = "demo:0123456789abcdef"
+
+
+async def summed(store: StatsStore, scope: str = SCOPE) -> dict[str, int]:
+    """All buckets added up: what a reader without ageing sees."""
+    whole: dict[str, int] = {}
+    for bucket in await store.buckets(scope):
+        merge(whole, bucket)
+    return whole
+
+
+async def test_nothing_written_is_nothing_and_not_zeros(subject: Subject) -> None:
+    assert await subject.store.buckets(SCOPE) == ()
+
+
+async def test_sums_add_up_as_integers(subject: Subject) -> None:
+    assert await subject.store.add(SCOPE, Batch("w", 1, {"a": 3, "b": 2**40}))
+    assert await subject.store.add(SCOPE, Batch("w", 2, {"a": 4}))
+    found = await summed(subject.other)
+    assert found == {"a": 7, "b": 2**40}
+    assert all(type(value) is int for value in found.values())
+
+
+async def test_a_resent_batch_counts_once(subject: Subject) -> None:
+    batch = Batch("w", 1, {"a": 3})
+    assert await subject.store.add(SCOPE, batch)
+    assert not await subject.store.add(SCOPE, batch)
+    assert not await subject.other.add(SCOPE, batch)
+    assert await summed(subject.store) == {"a": 3}
+
+
+async def test_an_older_sequence_is_dropped_and_a_gap_is_not(subject: Subject) -> None:
+    assert await subject.store.add(SCOPE, Batch("w", 5, {"a": 1}))
+    assert not await subject.store.add(SCOPE, Batch("w", 4, {"a": 10}))
+    assert await subject.store.add(SCOPE, Batch("w", 9, {"a": 100}))
+    assert await summed(subject.store) == {"a": 101}
+
+
+async def test_sequences_belong_to_writer_and_scope(subject: Subject) -> None:
+    batch = {"a": 1}
+    assert await subject.store.add(SCOPE, Batch("one", 1, batch))
+    assert await subject.store.add(SCOPE, Batch("two", 1, batch))
+    assert await subject.store.add("other:scope", Batch("one", 1, batch))
+    assert await summed(subject.store) == {"a": 2}
+    assert await summed(subject.store, "other:scope") == {"a": 1}
+
+
+async def test_writers_merge_in_any_order_to_the_same_state(subject: Subject) -> None:
+    """Z04: two planners, interleaved at random and with repeats, exact."""
+    rng = random.Random(7)
+    lanes = {
+        name: [Batch(name, i, {f"f{rng.randrange(5)}": rng.randrange(9) + 1}) for i in range(1, 26)]
+        for name in ("one", "two")
+    }
+    expected: dict[str, int] = {}
+    for batch in (batch for lane in lanes.values() for batch in lane):
+        merge(expected, batch.fields)
+    while any(lanes.values()):
+        name = rng.choice([name for name, lane in lanes.items() if lane])
+        store = rng.choice([subject.store, subject.other])
+        await store.add(SCOPE, lanes[name][0])
+        if rng.random() < 0.7:
+            lanes[name].pop(0)
+    assert await summed(subject.store) == expected
+    assert await summed(subject.other) == expected
+
+
+async def test_buckets_come_newest_first_and_old_ones_stay(subject: Subject) -> None:
+    written: list[Mapping[str, int]] = []
+    for number in range(1, 4):
+        fields = {"a": number}
+        await subject.store.add(SCOPE, Batch("w", number, fields))
+        written.insert(0, fields)
+        assert await subject.store.buckets(SCOPE) == tuple(written)
+        await subject.next_bucket()
+    assert await subject.other.buckets(SCOPE) == tuple(written)
+    assert await subject.store.buckets(SCOPE) == tuple(written)
+
+
+async def test_what_a_reader_holds_does_not_change_under_it(subject: Subject) -> None:
+    await subject.store.add(SCOPE, Batch("w", 1, {"a": 1}))
+    before = await subject.store.buckets(SCOPE)
+    await subject.store.add(SCOPE, Batch("w", 2, {"a": 1}))
+    assert before == ({"a": 1},)

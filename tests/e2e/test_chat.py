@@ -1,0 +1,63 @@
+"""Three real processes, the real demo model, the official client."""
+
+import asyncio
+import json
+import urllib.request
+
+import pytest
+
+from tests.support.chat import QUESTION, QUESTIONS, ask, client, stream, stream_all
+from tests.support.processes import Stack
+
+pytestmark = pytest.mark.e2e
+SPECULATION_OFF = {"extra_body": {"speculation": {"enabled": False}}}
+
+
+async def test_the_capital_of_france(demo_stack: Stack) -> None:
+    async with client(demo_stack) as openai:
+        whole = await ask(openai, QUESTION)
+        assert "Paris" in whole
+        assert await stream(openai, QUESTION) == whole
+
+
+async def test_sixteen_at_once_equal_each_alone(demo_stack: Stack) -> None:
+    """Greedy texts do not depend on company, and not on speculation either."""
+    async with client(demo_stack) as openai:
+        together = await stream_all(openai, QUESTIONS, max_tokens=12)
+        for question, text in zip(QUESTIONS, together, strict=True):
+            assert await ask(openai, question, 12) == text
+    assert len(set(together)) == len(QUESTIONS)
+
+
+async def test_seeded_sampling_alone_under_load_and_without_speculation(demo_stack: Stack) -> None:
+    seeded = {"temperature": 0.9, "top_p": 0.95, "seed": 1234}
+    async with client(demo_stack) as openai:
+        alone = await stream(openai, QUESTIONS[9], 20, **seeded)
+        loaded, *_ = await asyncio.gather(
+            stream(openai, QUESTIONS[9], 20, **seeded),
+            *(stream(openai, question, 20, temperature=1.1) for question in QUESTIONS[:5]),
+        )
+        off = await ask(openai, QUESTIONS[9], 20, **seeded, **SPECULATION_OFF)
+        other = await ask(openai, QUESTIONS[9], 20, **{**seeded, "seed": 99})
+    assert loaded == alone
+    assert off == alone
+    assert other != alone
+
+
+async def test_a_live_planner_is_in_the_loop(demo_stack: Stack) -> None:
+    """Statistics of what was served, and a plan with a version and a reason, are on show."""
+    async with client(demo_stack) as openai:
+        await ask(openai, QUESTIONS[10], 24)
+    url = f"http://127.0.0.1:{demo_stack.planner_http_port}/v1/deployments"
+
+    def shown() -> str:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return str(response.read().decode())
+
+    async with asyncio.timeout(10):
+        while '"asked"' not in (text := await asyncio.to_thread(shown)):
+            await asyncio.sleep(0.2)
+    told = json.loads(text)
+    assert "two_stage" in text
+    assert '"reason"' in text
+    assert told
