@@ -54,6 +54,7 @@ class PlannerService:
         self._outbox = Outbox(incarnation)
         self._wanted: set[str] = set()
         self._store_work = asyncio.Event()
+        self._retry_s: float | None = None
         self._stopping = asyncio.Event()
         self._due: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,7 +154,11 @@ class PlannerService:
 
     async def _tick(self) -> None:
         while True:
-            self._apply(self.planner.on_tick(self._clock.monotonic_s()))
+            now_s = self._clock.monotonic_s()
+            self._apply(self.planner.on_tick(now_s))
+            if self._retry_s is not None and now_s >= self._retry_s:
+                self._retry_s = None
+                self._store_work.set()
             await self._clock.sleep(_TICK_S)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
@@ -179,9 +184,8 @@ class PlannerService:
         while not self._stopping.is_set():
             await self._store_work.wait()
             self._store_work.clear()
-            if not await self._exchange() and not self._stopping.is_set():
-                self._store_work.set()
-                await self._pause()
+            if not await self._exchange():
+                self._retry_s = self._clock.monotonic_s() + _STORE_RETRY_S
         self._apply(self.planner.flush())
         await self._exchange()
 
@@ -211,11 +215,6 @@ class PlannerService:
                 raise
             self._outbox.acknowledge(scope, batch)
             self.metrics.flushes.labels("applied" if applied else "known").inc()
-
-    async def _pause(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STORE_RETRY_S):
-                await self._stopping.wait()
 
     def _set_store_up(self, up: bool, why: str = "") -> None:
         if up != self.store_up:

@@ -1,12 +1,13 @@
 """What the official client sees of good requests: streams, whole answers, usage, limits, stops."""
 
+import asyncio
 import itertools
 from typing import Any
 
 from outrider.worker.v1 import worker_pb2
 from tests.support import tiny_tokenizers as tiny
 from tests.support.fake_worker import FakeWorker, Script, saying
-from tests.support.router_stack import RunningRouter, running_router
+from tests.support.router_stack import RunningRouter, running_router, until
 
 TEXT = "The capital of France is Paris 🎉, привет, 東京 <|im."
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -69,14 +70,20 @@ async def test_stop_law() -> None:
         assert not worker.active
 
 
-async def test_stop_string_cancels_on_the_worker() -> None:
-    script = saying("a stop b c d e f g", 1, gap_s=0.02)
+async def test_stop_string_cancels_its_choice_at_once_and_no_other() -> None:
+    def script(submit: worker_pb2.Submit) -> Script:
+        text = "b stop and more and more" if submit.choice_index == 0 else "a b c d e f g h i"
+        return saying(text, 1, gap_s=0.02)
+
     async with FakeWorker(script=script) as worker, running_router(worker) as router:
-        answer = await ask(router, stop="stop")
-        assert answer.choices[0].message.content == "a "
-        (submit,) = worker.submitted
-        await router.http.get("/health")
-        assert worker.cancelled == [(submit.request_id, 0)]
+        task = asyncio.create_task(ask(router, n=2, stop="stop"))
+        await until(lambda: worker.cancelled, 2, "the first choice is cancelled")
+        keys = [(s.request_id, s.choice_index) for s in worker.submitted]
+        assert worker.cancelled == keys[:1]
+        assert list(worker.active) == keys[1:], "the second goes on"
+        answer = await task
+        assert [c.message.content for c in answer.choices] == ["b ", "a b c d e f g h i"]
+        assert worker.cancelled == keys[:1]
 
 
 async def test_usage_chunk_and_frames() -> None:

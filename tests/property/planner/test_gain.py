@@ -30,13 +30,13 @@ def random_drafts(
 ) -> Drafts:
     """Any calibrated map: rising with the bin, falling along the chain."""
     raw = np.array(draw(st.lists(unit, min_size=positions * bins, max_size=positions * bins)))
-    survival = np.sort(raw.reshape(positions, bins), axis=1)
+    survival: np.ndarray = np.sort(raw.reshape(positions, bins), axis=1)
     survival = np.minimum.accumulate(survival, axis=0)
-    share = np.array(
+    share: np.ndarray = np.array(
         draw(st.lists(st.floats(0.05, 1), min_size=positions * bins, max_size=positions * bins))
     ).reshape(positions, bins)
     share /= share.sum(axis=1, keepdims=True)
-    length = np.ones(positions)
+    length: np.ndarray = np.ones(positions)
     if sparse:
         steps = draw(st.lists(st.floats(0.05, 1.0), min_size=positions, max_size=positions))
         length = np.cumprod(steps)

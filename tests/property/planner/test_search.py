@@ -45,7 +45,7 @@ def random_costs(draw: st.DrawFn, padded: bool = False) -> CostModel:
     steps = draw(st.lists(st.floats(0, 3e-3), min_size=K * 3, max_size=K * 3))
     draft = np.concatenate([np.zeros((3, 1)), np.cumsum(np.array(steps).reshape(3, K), 1)], 1)
     host = np.array(draw(st.lists(st.floats(0, 1e-3), min_size=3, max_size=3)))
-    return CostModel(LADDER, target, {"x": feed}, {"x": draft}, host, edges)
+    return CostModel(LADDER, target, {"x": feed}, {"x": draft}, host, tuple(edges.tolist()))
 
 
 def reference(drafts: Drafts, cost: CostModel, step: int) -> tuple[float, dict[Any, Any]]:

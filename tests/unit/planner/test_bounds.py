@@ -1,5 +1,7 @@
 """Physics: what a report may claim, and that nothing else counts (F19, Z05)."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,10 +39,10 @@ from tests.unit.planner.builders import (
 )
 
 
-def bounded(report: StepReports, silent_s: float | None = None, least_round_s: float = 1e-3):  # type: ignore[no-untyped-def]
+def bounded(report: StepReports, credit_s: float = 60.0, least_round_s: float = 1e-3):  # type: ignore[no-untyped-def]
     context = ReportContext(
         hello=make_hello(),
-        silent_s=silent_s,
+        credit_s=credit_s,
         least_round_s=least_round_s,
         table_target_s=lambda rows: np.array([target_us(int(r)) * 1e-6 for r in rows]),
     )
@@ -148,10 +150,9 @@ def test_more_request_rounds_than_ran_are_not_believed() -> None:
 def test_more_rounds_than_time_allows_are_rejected() -> None:
     report = make_report(2, make_rounds(3000))
     with pytest.raises(ReportRejectedError) as refused:
-        bounded(report, silent_s=0.25)
+        bounded(report, credit_s=0.25)
     assert refused.value.reason == "too_many_rounds"
-    assert len(bounded(report, silent_s=2.5).rounds) == 3000
-    assert len(bounded(report, silent_s=None).rounds) == 3000
+    assert len(bounded(report, credit_s=3.5).rounds) == 3000
 
 
 def test_columns_of_unequal_length_are_malformed() -> None:
@@ -212,7 +213,7 @@ def curve(rows: tuple[int, ...] = (1, 2), us: tuple[int, ...] = (10, 20)) -> Cos
         ),
     ],
 )
-def test_malformed_hellos_are_refused_in_words(change: dict[str, object], word: str) -> None:
+def test_malformed_hellos_are_refused_in_words(change: dict[str, Any], word: str) -> None:
     with pytest.raises(HelloRefusedError, match=word):
         check_hello(make_hello(**change))
 

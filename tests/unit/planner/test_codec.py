@@ -89,7 +89,7 @@ def test_a_hello_is_read_whole() -> None:
     message.limits.max_running_requests = 4
     message.limits.max_rows_per_forward = 8
     message.drafters.add(name="ngram", cost=1, max_draft_tokens=8, sparse=True, score_bins=16)
-    message.drafters.add(name="odd", cost=99)  # type: ignore[arg-type]
+    message.drafters.add(name="odd", cost=99)
     curve = message.cost_table.target.add(context_tokens=64, rows=[1], median_us=[5])
     curve.samples.append(5)
     hello = hello_from_wire(message)

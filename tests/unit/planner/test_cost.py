@@ -112,6 +112,6 @@ def test_padded_workers_search_bucket_edges_only() -> None:
     costs = tracker(table=table, pads_rows=True, row_buckets=(8, 16, 32, 64, 128))
     model = costs.model()
     assert model is not None
-    assert model.edges.tolist() == [8, 16, 32, 64, 128]
+    assert model.edges == (8, 16, 32, 64, 128)
     assert model.target_s[3] == model.target_s[8]
     assert model.target_s[9] == model.target_s[16]

@@ -31,7 +31,8 @@ def believed(
 
 
 def survival(found: Estimates) -> np.ndarray:
-    return (found.survival[0] * found.bin_share[0]).sum(-1)
+    mean: np.ndarray = (found.survival[0] * found.bin_share[0]).sum(-1)
+    return mean
 
 
 def test_nothing_known_is_the_weak_prior() -> None:

@@ -96,13 +96,11 @@ async def test_store_away_planning_goes_on_and_sums_arrive_once_it_is_back() -> 
     for sequence in range(1, 6):
         service.report(session, make_report(sequence, make_rounds(4), make_cell()))
         await settled(clock)
-    assert not service.store_up
     assert b"outrider_planner_store_up 0.0" in render(service.metrics.registry)
     assert service.planner.workers["worker-1"].rounds == 20
     store.away = False
-    await asyncio.sleep(1.1)
-    await settled(clock)
-    assert service.store_up
+    await settled(clock, 2.0)
+    assert b"outrider_planner_store_up 1.0" in render(service.metrics.registry)
     (bucket,) = await store.buckets(scopes(HELLO)[0])
     assert bucket["ngram|greedy|0|drafted|0|0"] == 40
     await service.stop()
@@ -119,8 +117,7 @@ async def test_a_lost_answer_is_resent_unchanged_and_counts_once() -> None:
     service.report(session, make_report(2, make_rounds(4), make_cell()))
     await settled(clock)
     store.lose_answer = False
-    await asyncio.sleep(1.1)
-    await settled(clock)
+    await settled(clock, 2.0)
     own = [b for b in store.sent if "ngram|greedy|0|asked|0|0" in b.fields]
     assert own[0] == own[1]
     (bucket,) = await store.buckets(scopes(HELLO)[0])
@@ -143,12 +140,12 @@ async def test_what_is_left_is_flushed_at_the_end() -> None:
 async def test_a_younger_stream_ends_the_older_one() -> None:
     service = started(FlakyStore(), VirtualClock())
     older, younger = service.open(HELLO), service.open(HELLO)
-    assert older.ended is not None
-    assert younger.ended is None
-    service.close(older)
-    assert service.planner.workers["worker-1"].connected
-    service.close(younger)
-    assert not service.planner.workers["worker-1"].connected
+    assert [older.ended is None, younger.ended is None] == [False, True]
+    connected = []
+    for session in (older, younger):
+        service.close(session)
+        connected.append(service.planner.workers["worker-1"].connected)
+    assert connected == [True, False]
     await service.stop()
 
 

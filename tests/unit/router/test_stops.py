@@ -1,6 +1,6 @@
 """Stop strings: the same answer as a naive search over the whole text, whatever the cuts (A01)."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider_router.text.assemble import TextAssembler, TextEnd
@@ -30,6 +30,7 @@ def ids_of(text: str) -> list[int]:
     return TOKENIZER.encode(text, add_special_tokens=False)
 
 
+@settings(max_examples=300)
 @given(text=letters, stops=stop_lists, data=st.data())
 def test_matcher_equals_naive_search_for_every_cut(
     text: str, stops: list[str], data: st.DataObject
@@ -44,6 +45,18 @@ def test_matcher_equals_naive_search_for_every_cut(
     if found is None:
         shown += matcher.flush()
     assert (shown, found) == naive(text, stops)
+
+
+def test_first_complete_stop_wins_however_the_text_is_cut() -> None:
+    for pieces in (["xabc"], ["xab", "c"], list("xabc")):
+        matcher = StopMatcher(["xabc", "ab", "b"])
+        shown = ""
+        for piece in pieces:
+            scan = matcher.push(piece)
+            shown += scan.text
+            if scan.stop:
+                break
+        assert (shown, scan.stop) == ("x", "ab"), "of two that end together, the longer"
 
 
 def test_only_what_may_begin_a_stop_is_held_back() -> None:

@@ -39,9 +39,8 @@ REASONS = (
 )
 MAX_ROUNDS_PER_REPORT = 20_000
 TIME_RATIO_BOUNDS = (0.2, 5.0)
-# Rounds may have waited in the worker's ring: while it reconnected, or before its first report.
-BURST_S = 1.0
-FIRST_REPORT_S = 60.0
+# Rounds may have waited in the worker's ring, so time that went by unreported is credited.
+MOST_CREDIT_S = 60.0
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,63}")
 _OTHER = "other"
 
@@ -66,10 +65,10 @@ class BoundedReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What a report is held against. ``silent_s``: since the last one, None before the first."""
+    """What a report is held against. ``credit_s``: time that its rounds may have taken."""
 
     hello: Hello
-    silent_s: float | None
+    credit_s: float
     least_round_s: float
     table_target_s: Callable[[IntArray], np.ndarray[tuple[int, ...], np.dtype[np.float64]]] | None
     dropped_rounds: int = 0
@@ -98,8 +97,7 @@ def bound_report(report: StepReports, context: ReportContext) -> BoundedReport:
     sizes = {getattr(rounds, column.name).size for column in fields(rounds)}
     if len(sizes) != 1 or max(sizes) > MAX_ROUNDS_PER_REPORT:
         raise ReportRejectedError("malformed")
-    allowed_s = FIRST_REPORT_S if context.silent_s is None else context.silent_s + BURST_S
-    if len(rounds) * context.least_round_s > allowed_s:
+    if len(rounds) * context.least_round_s > context.credit_s:
         raise ReportRejectedError("too_many_rounds")
     rejected: Counter[str] = Counter()
     possible = _possible(rounds, limits)

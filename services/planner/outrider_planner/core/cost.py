@@ -35,7 +35,7 @@ class CostModel:
     feed_s: Mapping[str, FloatArray]
     draft_s: Mapping[str, FloatArray]
     host_s: FloatArray
-    edges: IntArray
+    edges: tuple[int, ...]
 
     @property
     def max_rows(self) -> int:
@@ -164,7 +164,7 @@ class CostTracker:
             feed_s={name: self._by_rows(c, feed_factor) for name, c in self._feeds.items()},
             draft_s={name: self._by_step(grid) for name, grid in self._drafts.items()},
             host_s=self._exposed_host_s(),
-            edges=np.array(self.hello.row_buckets if self.hello.pads_rows else (), dtype=np.int64),
+            edges=self.hello.row_buckets if self.hello.pads_rows else (),
         )
 
     def _target_factor(self) -> FloatArray:

@@ -19,6 +19,7 @@ from outrider_planner.core.assemble import (
     worth_sending,
 )
 from outrider_planner.core.bounds import (
+    MOST_CREDIT_S,
     BoundedReport,
     ReportContext,
     ReportRejectedError,
@@ -194,15 +195,18 @@ class Planner:
     def _bounded(self, worker: WorkerState, report: StepReports, now_s: float) -> BoundedReport:
         if report.sequence <= worker.last_sequence:
             raise ReportRejectedError("duplicate")
-        since_s = None if worker.last_report_s is None else now_s - worker.last_report_s
+        least_round_s = worker.costs.least_round_s()
+        last_s = worker.joined_s if worker.last_report_s is None else worker.last_report_s
+        credit_s = min(worker.credit_s + max(now_s - last_s, 0.0), MOST_CREDIT_S)
         context = ReportContext(
             hello=worker.hello,
-            silent_s=since_s,
-            least_round_s=worker.costs.least_round_s(),
+            credit_s=credit_s,
+            least_round_s=least_round_s,
             table_target_s=worker.costs.table_target_s if worker.costs.has_table else None,
             dropped_rounds=max(report.dropped_rounds - worker.dropped_rounds, 0),
         )
         bounded = bound_report(report, context)
+        worker.credit_s = credit_s - len(report.rounds) * least_round_s
         known = self._classes.setdefault(worker.hello.deployment, set())
         cells = []
         for key, counts in bounded.cells:

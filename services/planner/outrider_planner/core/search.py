@@ -17,7 +17,7 @@ import numpy as np
 
 from outrider_planner.core.cost import CostModel
 from outrider_planner.core.gain import GainModel
-from outrider_planner.core.pools import Pool
+from outrider_planner.core.pools import DensePool, Pool
 from outrider_planner.core.types import FloatArray, IntArray
 
 # A running plan is replaced only by one that is predicted to gain more than this, half of it in
@@ -107,8 +107,11 @@ def tabulate(drafter: str, gain: GainModel, cost: CostModel, step: int) -> Stage
 def expected_pass_s(pool: Pool, row_s: FloatArray, verify: IntArray) -> FloatArray:
     """E over the pool m of the time of n + min(V, m) rows, (K, C); ``row_s[v]`` is for n + v.
 
-    The sum over the rows v ≤ V where the time changes of P(m ≥ v) times the change.
+    The sum over the rows v ≤ V where the time changes of P(m ≥ v) times the change. A dense pool
+    always holds V drafts.
     """
+    if isinstance(pool, DensePool):
+        return np.broadcast_to(row_s[verify], (pool.size.size, verify.size))
     change = np.diff(row_s)
     changed = np.flatnonzero(change)
     edges = changed[None, :].astype(np.float64)
@@ -121,7 +124,7 @@ def expected_pass_s(pool: Pool, row_s: FloatArray, verify: IntArray) -> FloatArr
 
 def candidates(requests: int, positions: int, cost: CostModel) -> IntArray:
     """Ascending V: bucket edges and n·d where rows are padded, every count where they are not."""
-    return _candidates(requests, positions, cost.max_rows, tuple(cost.edges.tolist()))
+    return _candidates(requests, positions, cost.max_rows, cost.edges)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,8 @@ SLOW_HALF_LIFE_S = 6 * 3600.0
 BUCKET_S = 15 * 60.0
 FLEET_CLASS = "*"
 
+# Buckets older than this weight, some forty hours of activity, no longer matter.
+_LEAST_WEIGHT = 0.01
 _KINDS = ("drafted", "verified", "accepted")
 _ASKED = "asked"
 _SEPARATOR = "|"
@@ -149,6 +151,8 @@ def weigh(buckets_newest_first: Sequence[Mapping[str, int]]) -> dict[str, float]
         for name, value in bucket.items():
             sums[name] = sums.get(name, 0.0) + weight * value
         weight *= step
+        if weight < _LEAST_WEIGHT:
+            break
     return sums
 
 

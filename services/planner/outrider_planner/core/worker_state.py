@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from outrider_planner.core.bounds import BoundedReport
+from outrider_planner.core.bounds import MOST_CREDIT_S, BoundedReport
 from outrider_planner.core.cost import CostModel, CostTracker, request_ladder, step_of
 from outrider_planner.core.gain import gain_model
 from outrider_planner.core.histogram import Estimates, estimate
@@ -72,6 +72,7 @@ class WorkerState:
     rejected: Counter[str] = field(default_factory=Counter)
     last_sequence: int = 0
     last_report_s: float | None = None
+    credit_s: float = MOST_CREDIT_S
     last_plain_s: float = field(init=False)
     left_s: float | None = None
     present_requests: int = 0

@@ -124,7 +124,7 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
             if sequence is not None:
                 beat = common.Heartbeat(sequence=sequence)
                 await context.write(wire.PlanResponse(heartbeat=beat))
-            plan = await session.take(HEARTBEAT_INTERVAL_S)
+            plan = await session.take(HEARTBEAT_INTERVAL_S / 4)
             if plan is not None:
                 await context.write(wire.PlanResponse(plan=plan_to_wire(plan)))
 

@@ -71,8 +71,8 @@ class GenerationEndpoint:
             try:
                 place = stack.enter_context(self._admit(wishes.choices * len(sources)))
                 prompts = [await self._encode(model, source) for source in sources]
+                place.charge_prompt(sum(map(len, prompts)))
                 record.prompt_tokens = sum(map(len, prompts))
-                place.charge_prompt(record.prompt_tokens)
                 order = self._order(model, wishes, prompts, request_id)
                 generation = await stack.enter_async_context(
                     generating(self._state.registry, order, record)

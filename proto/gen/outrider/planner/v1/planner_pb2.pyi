@@ -330,9 +330,9 @@ class StepReports(_message.Message):
     sequence: _builtins.int
     """Grows by one per message of this incarnation; gaps mean dropped reports."""
     clamps: _builtins.int
-    """Plan values that had to be clamped to this worker's limits."""
+    """Plan values that had to be clamped to this worker's limits, since its start."""
     dropped_rounds: _builtins.int
-    """Rounds whose report was dropped because the ring was full."""
+    """Rounds whose report was dropped because the ring was full, since the worker's start."""
     @_builtins.property
     def round(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -653,7 +653,10 @@ class DrafterPlan(_message.Message):
 
     @_builtins.property
     def target_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """B by (ladder step, carried d), row-major: index = step * (max_carried_tokens + 1) + d."""
+        """B by (ladder step, carried d), row-major: index = step * (max_carried_tokens + 1) + d.
+        It is meant for the step's n: it verifies B - requests_ladder[step] drafts. A smaller n that
+        uses the step verifies as many per request. Drafts of probes are all verified.
+        """
 
     def __init__(
         self,
