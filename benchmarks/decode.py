@@ -16,7 +16,8 @@ from benchmarks.measure import Series, write_result
 from outrider_worker.assembly import Assembly, assemble
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.inbox import Submit
-from outrider_worker.engine.types import RequestKey, RequestSpec, RoundRecord, SamplingParams
+from outrider_worker.engine.records import RoundRecord
+from outrider_worker.engine.types import RequestKey, RequestSpec, SamplingParams
 from outrider_worker.settings import WorkerSettings
 
 PROMPT_TOKENS = 48

@@ -26,8 +26,8 @@ from outrider_runtime.rpc import open_channel, token_metadata
 from outrider_worker.engine.costs import CostCurve, CostTable, DraftCost, DrafterCosts, Timing
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.records import DraftOutcome, LaunchMode, RoundRecord, RoundTimes
 from outrider_worker.engine.scheduler import SchedulerLimits
-from outrider_worker.engine.types import DraftOutcome, LaunchMode, RoundRecord, RoundTimes
 from outrider_worker.identity import EngineIdentity
 from outrider_worker.planner_client.client import Introduction
 from outrider_worker.planner_client.convert import plan_from_wire, reports_to_wire

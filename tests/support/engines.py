@@ -13,16 +13,14 @@ from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Cancel, Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.plans import DrafterBudget, GuardSettings, Plan
+from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
 from outrider_worker.engine.types import (
-    DrafterBudget,
     Failure,
     Finish,
-    GuardSettings,
-    Plan,
     RequestKey,
     RequestSpec,
-    RoundRecord,
     SamplingParams,
     SpeculationLimits,
     SpeculationTotals,
@@ -197,13 +195,18 @@ def request(
 
 
 def greedy_text(prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
-    """The target's own greedy tokens, without any speculation."""
-    return _greedy(tuple(prompt_ids), max_tokens)
+    """The target's own greedy tokens, alone and without any speculation."""
+    return undisturbed(request(prompt_ids, max_tokens))
+
+
+def undisturbed(spec: RequestSpec) -> list[int]:
+    """What a request gets alone and without any speculation. Do not change the list."""
+    return _undisturbed(spec.prompt_ids, spec.sampling)
 
 
 @cache
-def _greedy(prompt_ids: tuple[int, ...], max_tokens: int) -> list[int]:
-    (answer,) = Bench().run(request(prompt_ids, max_tokens))
+def _undisturbed(prompt_ids: tuple[int, ...], sampling: SamplingParams) -> list[int]:
+    (answer,) = Bench().run(RequestSpec(RequestKey("test", "alone"), prompt_ids, sampling))
     return answer.token_ids
 
 

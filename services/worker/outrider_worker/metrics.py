@@ -11,7 +11,8 @@ from outrider_runtime.metrics import new_registry
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.types import Failure, Finish, RoundRecord, TokenNews
+from outrider_worker.engine.records import RoundRecord
+from outrider_worker.engine.types import Failure, Finish, TokenNews
 from outrider_worker.planner_client.client import PlannerLink
 from outrider_worker.replica import Replica
 

@@ -13,7 +13,7 @@ import pytest
 from outrider_planner.assembly import PlannerProcess, start
 from outrider_planner.settings import PlannerSettings
 from outrider_runtime.clock import SystemClock
-from outrider_worker.engine.types import OFF, Plan
+from outrider_worker.engine.plans import OFF, Plan
 from outrider_worker.service import Worker
 from tests.support.engines import greedy_text, prompts
 from tests.support.net import free_ports

@@ -85,6 +85,7 @@ def test_bad_reports_are_counted_and_the_last_plan_holds(reason: str, report: St
     planner, _ = joined()
     told(planner, make_report(1, make_rounds(64), GOOD), 1.0)
     worker = planner.workers["worker-1"]
+    worker.credit_s = 1.0
     before, known = worker.plan, worker.fast["ngram", "greedy"].grid.copy()
     outcome = planner.on_reports("worker-1", 1, report, 1.1)
     assert outcome.rejected[reason] >= 1

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
-from outrider_worker.attention.tiling import Ints, Tiling, tile_rows_for, tiling_of
+from outrider_worker.attention.tile_choice import tile_rows_for
+from outrider_worker.attention.tiling import Ints, Tiling, tiling_of
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 
 
@@ -41,7 +42,7 @@ class BlockAttention:
             lengths=rows.lengths.numpy(),
             sequence=rows.sequence.numpy(),
             page_table=rows.page_table.numpy(),
-            tile_rows=tile_rows_for(group),
+            tile_rows=tile_rows_for(group, pool.head_dim),
         )
         return EmptyPlan() if tiling is None else BlockPlan(pool, tiling, group)
 

@@ -20,9 +20,6 @@ from outrider_worker.kv import PAGE_TOKENS
 
 Ints = NDArray[np.int64]
 
-_TILE_VECTORS = 8
-"""Query vectors per tile that cost hardly more than one, on AVX2 and on AVX-512 (measured)."""
-
 _COPY_COST = 2
 """Copying a page costs about as much as visiting this many (measured)."""
 
@@ -78,11 +75,6 @@ class _Runs:
         """(run, block) of every block of the first `runs` runs, in order."""
         run, block = np.nonzero(np.arange(self.pages.shape[1]) < self.blocks[:runs, None])
         return run, block
-
-
-def tile_rows_for(group: int) -> int:
-    """Rows per tile, for `group` query heads per KV head."""
-    return max(1, _TILE_VECTORS // group)
 
 
 def tiling_of(lengths: Ints, sequence: Ints, page_table: Ints, tile_rows: int) -> Tiling | None:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from outrider_worker.engine.guard import Permission
 from outrider_worker.engine.plan_book import clamp
-from outrider_worker.engine.types import Plan
+from outrider_worker.engine.plans import Plan
 
 
 class DraftKind(Enum):

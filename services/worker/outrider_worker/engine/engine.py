@@ -19,6 +19,7 @@ from outrider_worker.engine.guard import Guard, GuardRound
 from outrider_worker.engine.inbox import Cancel, Command, DropOwner, EndAll, Inbox, Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import Scheduler
 from outrider_worker.engine.tables import prefill_table, round_table
 from outrider_worker.engine.turn import Turn
@@ -30,7 +31,6 @@ from outrider_worker.engine.types import (
     FinishReason,
     Request,
     RequestRefused,
-    RoundRecord,
     TokenNews,
 )
 from outrider_worker.runner import Runner

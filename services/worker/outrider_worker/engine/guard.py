@@ -14,7 +14,7 @@ request-rounds readmits speculation, otherwise the wait doubles.
 from dataclasses import dataclass
 from enum import Enum
 
-from outrider_worker.engine.types import GuardSettings
+from outrider_worker.engine.plans import GuardSettings
 
 _SIGMA_START = 0.6
 _SIGMA_HALF_LIFE_ROUNDS = 64

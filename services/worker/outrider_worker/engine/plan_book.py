@@ -7,7 +7,7 @@ and never waits. Time comes in as monotonic seconds.
 import threading
 from dataclasses import dataclass
 
-from outrider_worker.engine.types import OFF, Plan
+from outrider_worker.engine.plans import OFF, Plan
 
 
 @dataclass(frozen=True, slots=True)

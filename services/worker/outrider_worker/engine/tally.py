@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from outrider_worker.engine.types import MAX_SCORE_BINS, DraftOutcome, RoundRecord
+from outrider_worker.engine.records import DraftOutcome, RoundRecord
+from outrider_worker.engine.types import MAX_SCORE_BINS
 
 # Upper edges of the context bands, in tokens; what lies above is the last band.
 CONTEXT_BAND_EDGES_TOKENS = (1024, 4096, 16384)

@@ -3,16 +3,10 @@
 from dataclasses import dataclass, field
 
 from outrider_worker.engine.budget import NO_DRAFTS, DraftDecision
+from outrider_worker.engine.plans import Plan
+from outrider_worker.engine.records import DraftOutcome, LaunchMode, RoundRecord, RoundTimes
 from outrider_worker.engine.tables import ForwardTable
-from outrider_worker.engine.types import (
-    DraftOutcome,
-    LaunchMode,
-    Plan,
-    Request,
-    RoundRecord,
-    RoundTimes,
-    TokenNews,
-)
+from outrider_worker.engine.types import Request, TokenNews
 
 
 @dataclass(slots=True)

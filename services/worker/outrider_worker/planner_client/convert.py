@@ -6,16 +6,9 @@ from outrider.common.v1 import common_pb2 as common
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider_worker.engine.costs import CostCurve, CostTable, DraftCost
 from outrider_worker.engine.guard import GuardSnapshot
+from outrider_worker.engine.plans import DrafterBudget, GuardSettings, Plan, Probe, ScoreMap
+from outrider_worker.engine.records import LaunchMode, RoundRecord
 from outrider_worker.engine.tally import AcceptanceCell, CellKey, tally
-from outrider_worker.engine.types import (
-    DrafterBudget,
-    GuardSettings,
-    LaunchMode,
-    Plan,
-    Probe,
-    RoundRecord,
-    ScoreMap,
-)
 
 _MODES = {
     LaunchMode.AHEAD: common.LAUNCH_MODE_AHEAD,

@@ -8,7 +8,8 @@ the pick is a prefix of each chain. With sampler match any pick is exact, whatev
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
-from outrider_worker.engine.types import Plan, Request
+from outrider_worker.engine.plans import Plan
+from outrider_worker.engine.types import Request
 
 _CONDITIONAL_PRIOR = 0.6
 

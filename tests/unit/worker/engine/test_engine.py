@@ -7,6 +7,7 @@ import pytest
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import DropOwner, EndAll
+from outrider_worker.engine.plans import GuardSettings
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.tables import ForwardTable, RoundTable
 from outrider_worker.engine.types import (
@@ -14,7 +15,6 @@ from outrider_worker.engine.types import (
     FailureCode,
     Finish,
     FinishReason,
-    GuardSettings,
     SpeculationLimits,
 )
 from outrider_worker.runner import Launched, PrefillResult, RoundResult, Runner
@@ -100,8 +100,8 @@ def test_the_forward_never_exceeds_its_rows() -> None:
             seen.append(table.rows)
             return self._inner.launch_prefill(table)
 
-    many = prompts(14)
-    bench = Bench(_scripted(5, many), plan, limits=limits, wrap_runner=Watched)
+    bench = Bench(_scripted(5), plan, limits=limits, wrap_runner=Watched)
+    many = [PROMPTS[number % 4] for number in range(14)]
     answers = bench.run(*(request(prompt, 30) for prompt in many))
     assert max(seen) == 24
     assert [a.token_ids for a in answers] == [greedy_text(prompt, 30) for prompt in many]

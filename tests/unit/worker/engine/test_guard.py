@@ -5,7 +5,7 @@ import random
 import pytest
 
 from outrider_worker.engine.guard import Guard, GuardRound, Permission
-from outrider_worker.engine.types import GuardSettings
+from outrider_worker.engine.plans import GuardSettings
 
 OFF_S = 0.05
 

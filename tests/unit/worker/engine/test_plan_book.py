@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from outrider_worker.engine.budget import NO_DRAFTS, Budgeter, DraftDecision, DraftKind, Share
 from outrider_worker.engine.guard import Permission
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.types import OFF, DrafterBudget, Plan, Probe
+from outrider_worker.engine.plans import OFF, DrafterBudget, Plan, Probe
 
 FREE = Permission.SPECULATE
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider_worker.engine.costs import CostCurve, CostTable, Timing, interpolate
 from outrider_worker.engine.guard import Guard
+from outrider_worker.engine.plans import GuardSettings
+from outrider_worker.engine.records import DraftOutcome, RoundRecord
 from outrider_worker.engine.tally import RecordRing, context_band, tally
-from outrider_worker.engine.types import DraftOutcome, GuardSettings, RoundRecord
 from outrider_worker.planner_client.convert import plan_from_wire, reports_to_wire
 from outrider_worker.profile import load_costs, profile_contexts, store_costs
 from outrider_worker.speculate.ngram import NgramDrafter

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider_worker.attention import Rows, UnsupportedRows, make_attention
+from outrider_worker.attention import Rows, UnsupportedRows, make_attention, tile_choice
 from outrider_worker.attention.blocks import BlockAttention
-from outrider_worker.attention.tiling import tile_rows_for, tiling_of
+from outrider_worker.attention.tile_choice import tile_rows_for
+from outrider_worker.attention.tiling import tiling_of
 from outrider_worker.kv import PAGE_TOKENS, KvPool, SlotIndex
 from tests.unit.worker.tensors.row_tables import Span, rows_of
 
@@ -80,7 +81,7 @@ def forwards(draw: st.DrawFn) -> tuple[list[list[int]], list[Span], int]:
     return pages, draw(st.permutations(spans)), total + 1
 
 
-HEADS = [(3, 1), (9, 3), (4, 4), (8, 1), (16, 1)]
+HEADS = [(3, 1), (9, 3), (4, 4), (7, 1), (8, 1), (16, 1)]
 
 
 @given(forwards(), st.sampled_from(HEADS))
@@ -177,9 +178,27 @@ def test_an_unknown_backend_is_an_error_that_lists_the_known() -> None:
         make_attention("flush")
 
 
-@pytest.mark.parametrize(("group", "rows"), [(1, 8), (3, 2), (4, 2), (7, 1), (16, 1)])
-def test_a_tile_holds_at_most_eight_vectors_where_it_can(group: int, rows: int) -> None:
-    assert tile_rows_for(group) == rows
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 7, 8, 16])
+@pytest.mark.parametrize("head_dim", [16, 64, 128])
+def test_a_vector_has_the_same_bits_in_every_place_of_a_tile(group: int, head_dim: int) -> None:
+    vectors = group * tile_rows_for(group, head_dim)
+    vector, page = torch.randn(head_dim), torch.randn(3, head_dim, PAGE_TOKENS)
+    scores = torch.bmm(vector.expand(3, vectors, -1).contiguous(), page)
+    assert torch.equal(scores, scores[:, :1].expand_as(scores))
+    weights, values = torch.rand(PAGE_TOKENS), torch.randn(3, PAGE_TOKENS, head_dim)
+    mixed = torch.bmm(weights.expand(3, vectors, -1).contiguous(), values)
+    assert torch.equal(mixed, mixed[:, :1].expand_as(mixed))
+
+
+def test_a_tile_size_that_treats_places_differently_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tile_choice, "_treats_places_alike", lambda vectors, dim: vectors == 28)
+    assert tile_choice._checked_choice.__wrapped__(7, 64, 1) == 4
+    monkeypatch.setattr(tile_choice, "_treats_places_alike", lambda vectors, dim: vectors <= 6)
+    assert tile_choice._checked_choice.__wrapped__(3, 64, 1) == 2
+    assert tile_choice._checked_choice.__wrapped__(1, 64, 1) == 6
+    assert tile_choice._checked_choice.__wrapped__(7, 64, 1) == 1
 
 
 def test_the_pool_keeps_what_is_written_and_fits_its_budget() -> None:
