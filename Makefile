@@ -21,11 +21,12 @@ $(STAMP): pyproject.toml scripts/setup.sh
 up: setup
 	@exec $(BIN)/outrider up $(ARGS)
 
-# One thread: several processes share the cores, and a second OpenMP thread on a busy core makes
-# every parallel region wait.
+# Two processes of tests with one thread each: many tests wait for time to pass, and a second OpenMP
+# thread on a busy core makes every parallel region wait. `make test JOBS=0` runs in one process.
+JOBS ?= 2
 test: setup
 	@scripts/ensure-redis.sh
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

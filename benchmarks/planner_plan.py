@@ -5,11 +5,13 @@
 One plan holds d and B for every step of the ladder up to 256 requests. Measured is what a worker's
 report costs the planner after it was counted: estimates, costs, both stages of the search, score
 maps, bounds. Every run has news, so that nothing can be reused. Two drafters: one that always
-drafts what is asked, and a sparse one, where every term is an expectation over the pool.
+drafts what is asked, and a sparse one, where every term is an expectation over the pool; and the
+sparse one again on a CPU worker with its default limits, where every row count is a candidate.
 """
 
 import argparse
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,9 +31,34 @@ from outrider_planner.core.types import (
     WorkerLimits,
 )
 
-DRAFT_TOKENS, REQUESTS, BINS = 16, 256, 16
-BUCKETS = tuple(range(8, 513, 8))
+BINS = 16
 TARGET_MS = 5.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A worker's limits and its drafter's kind."""
+
+    name: str
+    sparse: bool
+    draft_tokens: int = 16
+    requests: int = 256
+    rows: tuple[int, ...] = tuple(range(8, 513, 8))
+    pads_rows: bool = True
+
+
+CASES = (
+    Case("64 buckets, dense", sparse=False),
+    Case("64 buckets, sparse", sparse=True),
+    Case(
+        "CPU defaults, sparse",
+        True,
+        8,
+        32,
+        (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128),
+        False,
+    ),
+)
 
 
 def main() -> None:
@@ -40,16 +67,16 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     print("wall time, and the thread's own CPU time, which says more on a busy machine")
-    for kind, sparse in (("dense", False), ("sparse", True)):
-        plan_ms, cpu_ms = measured(sparse, options.runs)
+    for case in CASES:
+        plan_ms, cpu_ms = measured(case, options.runs)
         quartiles = np.percentile(plan_ms.values, [25, 75])
         print(
-            f"{kind}: {plan_ms} ms per plan, quartiles {quartiles[0]:.2f}–{quartiles[1]:.2f}, "
+            f"{case.name}: {plan_ms} ms per plan, quartiles {quartiles[0]:.2f}–{quartiles[1]:.2f}, "
             f"CPU {cpu_ms} ms, target < {TARGET_MS:g} ms"
         )
         rows.append(
             {
-                "drafter": kind,
+                "case": case.name,
                 "plan_ms": plan_ms.summary(),
                 "cpu_ms": cpu_ms.summary(),
                 "quartiles_ms": [round(float(value), 3) for value in quartiles],
@@ -60,16 +87,16 @@ def main() -> None:
     write_result("planner_plan", vars(options), rows)
 
 
-def measured(sparse: bool, runs: int) -> tuple[Series, Series]:
+def measured(case: Case, runs: int) -> tuple[Series, Series]:
     """Milliseconds of each run on the wall and on the CPU, the first ones left out."""
     planner, rng = Planner(PlannerConfig()), np.random.default_rng(0)
     plan_ms, cpu_ms = Series(), Series()
-    planner.on_hello(_hello(sparse), 1, 0.0)
+    planner.on_hello(_hello(case), 1, 0.0)
     worker = planner.workers["bench"]
     warm_up = 10
     for run in range(runs + warm_up):
-        worker.fast = {("drafter", "greedy"): _counts(rng)}
-        worker.present_requests = int(rng.integers(1, REQUESTS))
+        worker.fast = {("drafter", "greedy"): _counts(case, rng)}
+        worker.present_requests = int(rng.integers(1, case.requests))
         worker.dirty = True
         began_s, cpu_s = time.perf_counter(), time.thread_time()
         planner.replan(float(run))
@@ -79,37 +106,39 @@ def measured(sparse: bool, runs: int) -> tuple[Series, Series]:
     return plan_ms, cpu_ms
 
 
-def _counts(rng: np.random.Generator) -> Counts:
+def _counts(case: Case, rng: np.random.Generator) -> Counts:
     counts = Counts.zeros(MAX_DRAFT_TOKENS)
-    shape = (DRAFT_TOKENS, BINS)
+    shape = (case.draft_tokens, BINS)
     drafted = rng.integers(20, 80, shape)
-    survival = np.linspace(0.1, 0.95, BINS) * 0.9 ** np.arange(DRAFT_TOKENS)[:, None]
+    survival = np.linspace(0.1, 0.95, BINS) * 0.9 ** np.arange(case.draft_tokens)[:, None]
     verified = rng.binomial(drafted, 0.7)
-    counts.grid[:, :DRAFT_TOKENS] = (drafted, verified, rng.binomial(verified, survival))
-    counts.asked[:DRAFT_TOKENS] = drafted.sum(axis=1).max() * 1.5
+    counts.grid[:, : case.draft_tokens] = (drafted, verified, rng.binomial(verified, survival))
+    counts.asked[: case.draft_tokens] = drafted.sum(axis=1).max() * 1.5
     return counts
 
 
-def _hello(sparse: bool) -> Hello:
+def _hello(case: Case) -> Hello:
     curves = tuple(
-        CostCurve(context, BUCKETS, tuple(8_000 + slope * rows for rows in BUCKETS))
+        CostCurve(context, case.rows, tuple(8_000 + slope * rows for rows in case.rows))
         for context, slope in ((512, 20), (4096, 25))
     )
-    pairs = [(n, d) for n in (1, 8, 64, 256) for d in range(1, DRAFT_TOKENS + 1)]
+    pairs = [(n, d) for n in (1, 8, 64, 256) for d in range(1, case.draft_tokens + 1)]
     grid = DraftCostGrid(
         512,
         tuple(n for n, _ in pairs),
         tuple(d for _, d in pairs),
         tuple(100 * d + n for n, d in pairs),
     )
-    traits = DrafterTraits("drafter", max_draft_tokens=DRAFT_TOKENS, sparse=sparse, score_bins=BINS)
+    traits = DrafterTraits(
+        "drafter", max_draft_tokens=case.draft_tokens, sparse=case.sparse, score_bins=BINS
+    )
     return Hello(
         deployment="bench",
         worker_incarnation="bench",
         identity=EngineIdentity(model="bench"),
-        limits=WorkerLimits(REQUESTS, BUCKETS[-1], DRAFT_TOKENS),
-        row_buckets=BUCKETS,
-        pads_rows=True,
+        limits=WorkerLimits(case.requests, case.rows[-1], case.draft_tokens),
+        row_buckets=case.rows,
+        pads_rows=case.pads_rows,
         drafters=(traits,),
         cost_table=CostTable(curves, (DrafterCosts("drafter", draft=(grid,)),)),
     )

@@ -22,6 +22,8 @@ if [ ! -x "$python" ]; then
   echo "setup: creating $venv"
   "${PYTHON3:-python3}" -m venv "$venv"
 fi
+# The pip that comes with Python 3.11 takes twice as long to resolve.
+"$python" -m pip install --quiet --upgrade "pip>=26"
 # torch comes first and alone, so that the build chosen here is the one every extra finds.
 if ! has_torch; then
   echo "setup: installing $torch (about a minute)"

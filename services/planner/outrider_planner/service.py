@@ -29,7 +29,7 @@ from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
 # Reports that arrive together are planned together; no plan waits longer than this.
-DEBOUNCE_S = 0.005
+DEBOUNCE_S = 0.002
 _TICK_S = 0.25
 _STORE_RETRY_S = 1.0
 _FINAL_FLUSH_LIMIT_S = 5.0

@@ -31,10 +31,18 @@ def drafts_at(plan: Plan, requests: int) -> int:
     return plan.drafters[0].draft_tokens[step]
 
 
-@pytest.mark.parametrize("requests", [1, 4])
-def test_off_at_no_acceptance_and_on_again_when_it_returns(requests: int) -> None:
-    """D04: acceptance 0 for 1,000 rounds, then 0.9: probes bring speculation back."""
-    played = world(0.0, requests)
+@pytest.mark.parametrize(("requests", "draft_us"), [(1, 200), (4, 200), (4, 0)])
+def test_off_at_no_acceptance_and_on_again_when_it_returns(requests: int, draft_us: int) -> None:
+    """D04: acceptance 0 for 1,000 rounds, then 0.9: probes bring speculation back.
+
+    Also where drafts are free: drafting on without verifying would learn nothing for ever.
+    """
+    table = make_table(draft_us=draft_us, max_draft=4)
+    hello = make_hello(requests=8, table=table)
+    played = World(Planner(PlannerConfig()), hello, 0.9, requests, draft_us=draft_us)
+    played.run(160)
+    assert drafts_at(played.plan, requests) > 0
+    played.acceptance = 0.0
     played.run(1000, per_report=16)
     assert drafts_at(played.plan, requests) == 0
     assert played.plan.probe.cohort_share > 0

@@ -23,8 +23,8 @@ from outrider_planner.core.types import (
 )
 
 # Smaller moves of estimates and prices are not worth a message.
-SCORE_STEP = 0.02
-RATE_STEP = 0.02
+SCORE_STEP = 0.05
+RATE_STEP = 0.05
 
 
 class NotFiniteError(ArithmeticError):

@@ -56,9 +56,12 @@ class Stage:
     prepare_s: FloatArray
 
     def rates(self) -> FloatArray:
-        """Tokens per second of every (d, V), (K + 1, C)."""
-        seconds = self.pass_s + self.prepare_s[:, None]
-        result: FloatArray = (self.requests + self.gain) / seconds
+        """Tokens per second of every (d, V), (K + 1, C); 0 for drafting what is never verified.
+
+        Where drafting costs nothing, that would tie with off, and hide that nothing is learned.
+        """
+        result: FloatArray = (self.requests + self.gain) / (self.pass_s + self.prepare_s[:, None])
+        result[1:, 0] = 0.0
         return result
 
 
@@ -82,6 +85,8 @@ def decide(
         rate[s], draft[s] = choose_draft(stage, int(kept.draft_tokens[s]) if kept else None)
         column = choose_verify(stage, rate[s], kept.verify_tokens[s] if kept else None)
         verify[s] = stage.verify[column]
+        if verify[s, draft[s]] == 0:
+            draft[s] = 0
         accepted[s], pass_s[s] = stage.gain[rows, column], stage.pass_s[rows, column]
         prepare_s[s] = stage.prepare_s
     return DrafterDecision(drafter, draft, verify, rate, accepted, pass_s, prepare_s)
