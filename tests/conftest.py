@@ -27,6 +27,7 @@ def demo_stack() -> Iterator[Stack]:
         yield stack
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups for runs with several processes (`-n 2 --dist loadgroup`): whole stacks run one after
     the other, since each wants the machine for itself; of other tests a file stays together.
