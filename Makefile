@@ -26,7 +26,7 @@ up: setup
 JOBS ?= 2
 test: setup
 	@scripts/ensure-redis.sh
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,9 +8,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
 
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.support.processes import Process, Stack
 
@@ -27,16 +29,23 @@ def demo_stack() -> Iterator[Stack]:
         yield stack
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for runs with several processes (`-n 2 --dist loadgroup`): whole stacks run one after
-    the other, since each wants the machine for itself; of other tests a file stays together.
+class _FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """How tests are shared out with `-n 2`: a file stays together, and whole stacks run one after
+    the other, since each wants the machine for itself.
     """
-    for item in items:
-        whole_stack = item.get_closest_marker("e2e") or "demo_stack" in getattr(
-            item, "fixturenames", ()
-        )
-        item.add_marker(pytest.mark.xdist_group("e2e" if whole_stack else str(item.path)))
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "e2e" if path.startswith("tests/e2e/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _FilesTogether:
+    return _FilesTogether(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that nothing long is left over at the end of a shared-out run."""
+    items.sort(key=lambda item: 0 if "tests/e2e/" in item.nodeid else 1)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,7 +13,7 @@ from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Cancel, Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.plans import DrafterBudget, GuardSettings, Plan
+from outrider_worker.engine.plans import DrafterBudget, Plan
 from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
 from outrider_worker.engine.types import (
@@ -31,9 +31,7 @@ from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.runner import Runner
 from outrider_worker.speculate.drafter import Drafter
 from outrider_worker.speculate.verify import SamplerMatch
-from tests.support.tiny_models import shared_tiny_llama
-
-GUARD_OFF = GuardSettings(enabled=False)
+from tests.support.tiny_models import VOCAB_SIZE, shared_tiny_llama
 
 
 @cache
@@ -47,13 +45,12 @@ def static_plan(
     max_requests: int = 32,
     verify: Callable[[int, int], int] = lambda n, d: n * d,
     version: int = 1,
-    guard: GuardSettings = GUARD_OFF,
 ) -> Plan:
     """Always draft `draft_tokens`; verify everything, or what `verify(n, d)` says."""
     ladder = tuple(range(1, max_requests + 1))
     rows = tuple(tuple(n + verify(n, d) for d in range(draft_tokens + 1)) for n in ladder)
     budget = DrafterBudget((draft_tokens,) * len(ladder), rows)
-    return Plan(version, ladder, {drafter: budget}, guard=guard, validity_s=1e9, policy="static")
+    return Plan(version, ladder, {drafter: budget}, validity_s=1e9, policy="static")
 
 
 def flat_costs(seconds: float = 1.0) -> CostTable:
@@ -121,10 +118,11 @@ class Bench:
             scheduler=self.scheduler,
             pages=self.pages,
             plans=self.plans,
-            guard=guard or Guard(GUARD_OFF),
+            guard=guard or Guard(enabled=False),
             costs=costs or flat_costs(),
             drafter=drafter,
             eos_token_ids=frozenset(eos_token_ids),
+            vocab_size=VOCAB_SIZE,
             max_draft_tokens=max_draft_tokens,
         )
         self.engine = Engine(parts, self._on_news, self.records.append, now_s or ticking())

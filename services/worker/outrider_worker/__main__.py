@@ -14,12 +14,12 @@ from outrider_worker.settings import WorkerSettings
 def main() -> int:
     """Exit status: 0 stopped as asked, 1 the engine failed, 2 settings that cannot work."""
     try:
+        exit_with_parent_if_asked()
         settings = WorkerSettings()
-    except ValidationError as error:
-        print(f"worker settings: {error}", file=sys.stderr)
+    except (ValidationError, ConfigurationError) as error:
+        print(f"outrider worker: {error}", file=sys.stderr)
         return 2
     configure_logs("worker", settings.log_level, settings.log_format)
-    exit_with_parent_if_asked()
     # Imported late: torch takes seconds, and wrong settings should be told at once.
     from outrider_worker.model.config import ModelError
     from outrider_worker.service import serve

@@ -68,7 +68,9 @@ def served_name(settings: WorkerSettings) -> str:
     if settings.model == DEMO:
         return DEMO_NAME
     path = Path(settings.model).expanduser()
-    return path.resolve().stem if path.exists() else settings.model
+    if not path.exists():
+        return settings.model  # a hub id
+    return path.resolve().name if path.is_dir() else path.stem
 
 
 def assemble(settings: WorkerSettings) -> Assembly:
@@ -104,11 +106,12 @@ def assemble(settings: WorkerSettings) -> Assembly:
         scheduler=Scheduler(limits, pages),
         pages=pages,
         plans=PlanBook(),
-        guard=Guard(),
+        guard=Guard(settings.guard),
         costs=costs,
         drafter=drafter,
         eos_token_ids=frozenset(loaded.config.eos_ids),
-        max_draft_tokens=settings.max_draft,
+        vocab_size=loaded.config.vocab_size,
+        max_draft_tokens=drafter.traits.max_draft_tokens if drafter else 0,
     )
     return Assembly(
         parts=parts,
@@ -173,10 +176,13 @@ def _costs(
     _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
     costs = profiler.measure(ladder, contexts, drafter)
     spread = round(costs.relative_spread, 2)
-    if spread <= _STEADY_SPREAD:
-        store_costs(file, costs)
-    else:
+    if spread > _STEADY_SPREAD:
         _log.warning("the machine was busy: this cost table serves now and is not kept")
+    else:
+        try:
+            store_costs(file, costs)
+        except OSError as error:
+            _log.warning("the cost table cannot be kept", reason=str(error))
     one_row_ms = round(costs.target_s(1, contexts[0]) * 1e3, 1)
     _log.info("cost table measured", one_row_ms=one_row_ms, relative_spread=spread)
     return costs

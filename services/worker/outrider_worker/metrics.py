@@ -11,7 +11,7 @@ from outrider_runtime.metrics import new_registry
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.records import RoundRecord
+from outrider_worker.engine.records import DraftOutcome, RoundRecord
 from outrider_worker.engine.types import Failure, Finish, TokenNews
 from outrider_worker.planner_client.client import PlannerLink
 from outrider_worker.replica import Replica
@@ -63,34 +63,29 @@ class WorkerMetrics:
         """Count one step of the engine."""
         self._emitted.inc(record.emitted_tokens + record.first_tokens)
         self._prompt.inc(record.prefill_tokens)
+        self._clamps.inc(record.clamped)
+        for part, seconds in record.times.parts().items():
+            self._seconds.labels(part).inc(seconds)
+        for outcome in record.outcomes:
+            self._observe_outcome(outcome)
         if record.requests:
             self._observe_decode(record)
 
     def _observe_decode(self, record: RoundRecord) -> None:
         self._rounds.labels(record.launch_mode.value).inc()
         self._rows.inc(record.target_rows)
-        self._clamps.inc(record.clamped)
         self._draft_length.observe(record.carried_draft_tokens)
         self._step_gap.observe(record.times.total_s)
-        times = record.times
-        parts = {
-            "target": times.target_s,
-            "feed": times.feed_s,
-            "draft": times.draft_s,
-            "hidden_host": times.hidden_host_s,
-            "exposed_host": times.exposed_host_s,
-        }
-        for part, seconds in parts.items():
-            self._seconds.labels(part).inc(seconds)
         context_tokens = record.row_context_tokens / record.target_rows
         self._planned_s.inc(self._costs.target_s(record.target_rows, context_tokens))
-        for outcome in record.outcomes:
-            self._drafted.labels(outcome.drafter).inc(len(outcome.bins))
-            self._verified.labels(outcome.drafter).inc(outcome.verified)
-            self._accepted.labels(outcome.drafter).inc(outcome.accepted)
-            self._verify_steps.labels(outcome.drafter).inc(outcome.verified > 0)
-            for position in range(outcome.accepted):
-                self._by_position.labels(outcome.drafter, str(position)).inc()
+
+    def _observe_outcome(self, outcome: DraftOutcome) -> None:
+        self._drafted.labels(outcome.drafter).inc(len(outcome.bins))
+        self._verified.labels(outcome.drafter).inc(outcome.verified)
+        self._accepted.labels(outcome.drafter).inc(outcome.accepted)
+        self._verify_steps.labels(outcome.drafter).inc(outcome.verified > 0)
+        for position in range(outcome.accepted):
+            self._by_position.labels(outcome.drafter, str(position)).inc()
 
     def observe_news(self, _round: int, news: Iterable[TokenNews]) -> None:
         """Count the ends among a step's news."""
@@ -107,7 +102,7 @@ def add_live_gauges(
     replica: Replica,
     plans: PlanBook,
     guard: Guard,
-    link: PlannerLink | None,
+    link: PlannerLink,
 ) -> None:
     """Values that are read at scrape time from the parts that know them."""
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
@@ -130,7 +125,7 @@ def add_live_gauges(
     for name, (text, read) in gauges.items():
         Gauge(f"{_STEMS}_{name}", text, registry=metrics.registry).set_function(read)
     metrics.registry.register(_GuardCollector(guard))
-    metrics.registry.register(_PlannerCollector(plans, link or PlannerLink()))
+    metrics.registry.register(_PlannerCollector(plans, link))
 
 
 class _PlannerCollector(Collector):

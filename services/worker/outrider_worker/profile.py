@@ -7,6 +7,7 @@ start pays for it.
 """
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -148,8 +149,12 @@ def load_costs(file: Path) -> CostTable | None:
 
 
 def store_costs(file: Path, costs: CostTable) -> None:
-    """Write the table so that a reader sees all of it or nothing."""
+    """Write the table so that a reader sees all of it or nothing, whoever else writes it too.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
+    partial = file.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(_TABLE.dump_json(costs))
     partial.replace(file)

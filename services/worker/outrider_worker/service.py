@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +19,7 @@ from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.tally import RecordRing
 from outrider_worker.engine.thread import EngineThread
 from outrider_worker.metrics import WorkerMetrics, add_live_gauges
-from outrider_worker.planner_client.client import Introduction, PlannerClient
+from outrider_worker.planner_client.client import Introduction, PlannerClient, PlannerLink
 from outrider_worker.replica import Replica
 from outrider_worker.rpc.service import SERVICE_NAME, WorkerRpc
 from outrider_worker.settings import WorkerSettings
@@ -74,7 +73,7 @@ class Worker:
             settings.host, settings.port, settings.token_text, rpc.register, [SERVICE_NAME]
         )
         client = _planner_client(settings, assembly, ring, server.port)
-        link = client.link if client else None
+        link = client.link if client else PlannerLink()
         add_live_gauges(metrics, replica, parts.plans, parts.guard, link)
         metrics_server = serve_metrics(metrics.registry, settings.host, settings.metrics_port)
         thread.start()
@@ -94,9 +93,8 @@ class Worker:
             await _until(lambda: not self._busy(), limit_s=2.0)
         if self.planner:
             self.planner.cancel()
-            with suppress(asyncio.CancelledError):
-                await self.planner
-        self.replica.thread.stop()
+            await asyncio.gather(self.planner, return_exceptions=True)
+        await asyncio.to_thread(self.replica.thread.stop)
         await self.server.stop(grace_s=0.5)
         self.metrics_server.close()
         _log.info("worker stopped")
@@ -151,7 +149,7 @@ def _planner_client(
         address=f"{settings.host}:{port}",
         identity=assembly.identity,
         limits=parts.scheduler.limits,
-        max_draft_tokens=parts.max_draft_tokens if parts.drafter else 0,
+        max_draft_tokens=parts.max_draft_tokens,
         kv_capacity_tokens=parts.pages.capacity_pages * parts.pages.page_tokens,
         row_buckets=assembly.row_ladder,
         drafters=assembly.drafter_traits,

@@ -21,6 +21,7 @@ class WorkerSettings(ServiceSettings):
     planner: str = Field("127.0.0.1:7070", description="host:port; empty = no planner, plans off.")
     drafter: str = Field("ngram", description="'ngram', 'none' or an installed plug-in's name.")
     max_draft: int = Field(8, ge=0, le=64, description="Draft tokens at most, K.")
+    guard: bool = Field(True, description="Bound what speculation may cost, whatever is planned.")
     max_running: int = Field(32, ge=1, le=1024)
     max_waiting: int = Field(256, ge=0)
     context: int = Field(2048, ge=16, description="Tokens of prompt and answer together.")

@@ -50,7 +50,9 @@ class Share:
         self._phase = 0.0
 
     def take(self, share: float) -> bool:
-        self._phase += min(max(share, 0.0), 1.0)
+        if not share > 0:  # also what is no number
+            return False
+        self._phase += min(share, 1.0)
         if self._phase < 1.0:
             return False
         self._phase -= 1.0

@@ -67,10 +67,10 @@ class CostTable:
         )
 
     def target_s(self, rows: int, context_tokens: float) -> float:
-        """T(rows) at the mean context length of the rows."""
+        """T(rows) at the mean context length of the rows, extrapolated beyond what was measured."""
         contexts = [curve.context_tokens for curve in self.target]
         seconds = [curve.seconds(rows) for curve in self.target]
-        return interpolate(min(context_tokens, contexts[-1]), contexts, seconds)
+        return interpolate(context_tokens, contexts, seconds)
 
 
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -4,8 +4,8 @@
     round → news out, record booked
 
 Launch mode *in step*: the host reads a round's result before it drafts and launches the next one.
-Results are applied by request and epoch, so running ahead changes the order here and no data
-structure.
+A result is applied only to a request that is still in the epoch it was launched in, so running
+ahead changes the order here and no data structure.
 """
 
 import time
@@ -17,6 +17,7 @@ from outrider_worker.engine.commit import commit_run, draft_room, stop_ids
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.guard import Guard, GuardRound
 from outrider_worker.engine.inbox import Cancel, Command, DropOwner, EndAll, Inbox, Submit
+from outrider_worker.engine.off_cost import OffCost
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.records import RoundRecord
@@ -31,13 +32,12 @@ from outrider_worker.engine.types import (
     FinishReason,
     Request,
     RequestRefused,
+    RequestSpec,
     TokenNews,
 )
 from outrider_worker.runner import Runner
 from outrider_worker.speculate.drafter import Ask, Drafter
 from outrider_worker.speculate.select import chain_scores, pick_prefixes
-
-_HOST_EMA_ROUNDS = 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class EngineParts:
     costs: CostTable
     drafter: Drafter | None
     eos_token_ids: frozenset[int]
+    vocab_size: int
     max_draft_tokens: int
 
 
@@ -82,15 +83,16 @@ class Engine:
             parts.scheduler.limits.max_rows_per_forward,
         )
         self._carried = NO_DRAFTS
-        self._host_s: float | None = None
+        self._off = OffCost(parts.costs)
 
     @property
     def idle(self) -> bool:
-        return self._parts.scheduler.idle
+        """Nothing runs, nothing waits, nothing has come in."""
+        return self._parts.scheduler.idle and self.inbox.empty
 
     def step(self, wait_s: float = 0.0) -> None:
         """One turn of the loop; waits for work at most `wait_s` when there is none."""
-        commands = self.inbox.drain(wait_s if self.idle else 0.0)
+        commands = self.inbox.drain(wait_s if self._parts.scheduler.idle else 0.0)
         now_s = self._now_s()
         turn = Turn(plan=self._parts.plans.in_force(now_s), started_s=now_s, carried=self._carried)
         self._take_in(commands, turn)
@@ -100,7 +102,7 @@ class Engine:
         self._draft(turn)
         if turn.news:
             self._on_news(self.rounds, turn.news)
-        if turn.requests or turn.prefill_tokens:
+        if turn.requests or turn.prefill_tokens or turn.outcomes:
             self._book(turn)
 
     def _take_in(self, commands: Sequence[Command], turn: Turn) -> None:
@@ -109,22 +111,33 @@ class Engine:
         for command in commands:
             match command:
                 case Submit(spec):
-                    try:
-                        scheduler.submit(spec)
-                    except RequestRefused as refused:
-                        turn.news.append(TokenNews(spec.key, (), end=refused.failure))
+                    self._submit(spec, turn)
                 case Cancel(owner, request_id, choice):
                     for key in scheduler.keys_of(owner, request_id):
                         if choice in (None, key.choice_index):
                             self._end(scheduler.get(key), Finish(FinishReason.CANCELLED), turn)
                 case DropOwner(owner):
                     for key in scheduler.keys_of(owner):
-                        self._forget(scheduler.get(key))
+                        self._forget(scheduler.get(key), turn)
                 case EndAll(message):
                     for request in scheduler.everyone():
                         self._end(request, Failure(FailureCode.UNAVAILABLE, message), turn)
         for request in scheduler.overdue(turn.started_s):
             self._end(request, Failure(FailureCode.DEADLINE, "the deadline has passed"), turn)
+
+    def _submit(self, spec: RequestSpec, turn: Turn) -> None:
+        """Take a request in, or tell it why not.
+
+        An id that is in use has one owner of its news: both end, for they cannot be told apart.
+        """
+        scheduler = self._parts.scheduler
+        try:
+            scheduler.submit(spec)
+        except RequestRefused as refused:
+            if scheduler.has(spec.key):
+                self._end(scheduler.get(spec.key), refused.failure, turn)
+            else:
+                turn.news.append(TokenNews(spec.key, (), end=refused.failure))
 
     def _round(self, turn: Turn) -> None:
         """Verify the drafts at hand for every decoding request and commit what holds."""
@@ -137,12 +150,14 @@ class Engine:
             parts.pages.reserve(request, request.committed + 1 + count)
         table = round_table(turn.requests, picked, parts.pages)
         turn.note_rows(table.forward)
+        epochs = [request.epoch for request in turn.requests]
         result = parts.runner.launch_round(table).read()
         turn.target_s = result.target_s
-        for request, count, accepted, run in zip(
-            turn.requests, picked, result.accepted, result.emitted, strict=True
+        for request, epoch, count, accepted, run in zip(
+            turn.requests, epochs, picked, result.accepted, result.emitted, strict=True
         ):
-            self._commit(request, count, accepted, run, turn)
+            if request.epoch == epoch:
+                self._commit(request, count, accepted, run, turn)
 
     def _pick(self, turn: Turn) -> list[int]:
         """How many drafts of each request get a row."""
@@ -164,6 +179,7 @@ class Engine:
         stops = stop_ids(request, self._parts.eos_token_ids)
         commit = commit_run(run, accepted, request.room_tokens, stops)
         turn.note_draft(request, self._drafter_name, verified, commit.accepted_tokens)
+        turn.accepted_tokens += commit.accepted_tokens
         request.draft = NO_DRAFT
         self._append(request, commit.token_ids)
         turn.emitted_tokens += len(commit.token_ids)
@@ -208,8 +224,8 @@ class Engine:
             Ask(request.spec.key, self._ask_tokens(request, decision.tokens, turn))
             for request in requests
         ]
-        for request, draft in zip(requests, drafter.propose(asks), strict=True):
-            request.draft = draft
+        for request, ask, draft in zip(requests, asks, drafter.propose(asks), strict=True):
+            request.draft = draft.cut(ask.tokens, self._parts.vocab_size)
         self._carried = turn.drafted = decision
         turn.draft_s = self._now_s() - started_s
 
@@ -253,11 +269,14 @@ class Engine:
         token_ids: tuple[int, ...] = (),
         accepted: int = 0,
     ) -> None:
-        self._forget(request)
+        self._forget(request, turn)
         key, name = request.spec.key, self._drafter_name
         turn.news.append(TokenNews(key, token_ids, accepted, name, end, request.totals))
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: Request, turn: Turn) -> None:
+        """Free all it owns. Drafts it had at hand were made for nothing, and are counted."""
+        turn.note_draft(request, self._drafter_name, verified=0, accepted=0)
+        request.draft = NO_DRAFT
         self._parts.scheduler.remove(request)
         if self._parts.drafter is not None:
             self._parts.drafter.release(request.spec.key)
@@ -273,9 +292,9 @@ class Engine:
 
     def _guard_round(self, record: RoundRecord, turn: Turn, now_s: float) -> None:
         times = record.times
+        self._off.observe(record)
         guard = self._parts.guard
-        guard.settings = turn.plan.guard
-        on_trial = DraftKind.TRIAL in (turn.carried.kind, turn.drafted.kind)
+        guard.thresholds = turn.plan.guard
         guard.observe(
             GuardRound(
                 requests=record.requests,
@@ -285,16 +304,8 @@ class Engine:
                 drafted=record.next_draft_tokens > 0,
                 elapsed_s=times.total_s,
                 plain_s=times.target_s + times.exposed_host_s,
-                off_s=self._off_s(record),
+                off_s=self._off.seconds(record),
+                trial=DraftKind.TRIAL in (turn.carried.kind, turn.drafted.kind),
             ),
-            trial=on_trial,
-            now_s=now_s,
+            now_s,
         )
-
-    def _off_s(self, record: RoundRecord) -> float:
-        """T(n) + c(n): what a plain round over the same requests would have taken."""
-        host_s = record.times.exposed_host_s
-        known_s = host_s if self._host_s is None else self._host_s
-        self._host_s = known_s + (host_s - known_s) / _HOST_EMA_ROUNDS
-        context_tokens = record.request_context_tokens / record.requests
-        return self._parts.costs.target_s(record.requests, context_tokens) + known_s

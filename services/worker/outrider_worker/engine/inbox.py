@@ -46,6 +46,10 @@ class Inbox:
     def put(self, command: Command) -> None:
         self._queue.put(command)
 
+    @property
+    def empty(self) -> bool:
+        return self._queue.empty()
+
     def wake(self) -> None:
         """End a wait without a command."""
         self._queue.put(None)

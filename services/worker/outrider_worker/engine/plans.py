@@ -37,9 +37,10 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardSettings:
-    enabled: bool = True
-    minimum_threshold_tokens: float = 8.0
+class GuardThresholds:
+    """θ_min in tokens, and the relative loss that θ is sized to detect (planner.md)."""
+
+    minimum_tokens: float = 8.0
     detectable_loss_ratio: float = 0.02
 
 
@@ -54,7 +55,7 @@ class Plan:
     class_caps: Mapping[str, int] = field(default_factory=dict)
     class_weights: Mapping[str, float] = field(default_factory=dict)
     probe: Probe = Probe()
-    guard: GuardSettings = GuardSettings()
+    guard: GuardThresholds = GuardThresholds()
     validity_s: float = 5.0
     grace_s: float = 5.0
     report_interval_s: float = 0.25

@@ -18,6 +18,7 @@ class DraftOutcome:
     bins: tuple[int, ...]
     verified: int
     accepted: int
+    score_map_version: int = 0
 
 
 class LaunchMode(Enum):
@@ -40,6 +41,16 @@ class RoundTimes:
     def total_s(self) -> float:
         """What the round took: hidden host time ran beside the device."""
         return self.target_s + self.feed_s + self.draft_s + self.exposed_host_s
+
+    def parts(self) -> dict[str, float]:
+        """Seconds by name, for metrics."""
+        return {
+            "target": self.target_s,
+            "feed": self.feed_s,
+            "draft": self.draft_s,
+            "hidden_host": self.hidden_host_s,
+            "exposed_host": self.exposed_host_s,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,6 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._by_key: dict[RequestKey, Request] = {}
-        self._arrivals = 0
 
     @property
     def running(self) -> list[Request]:
@@ -61,6 +60,9 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         return not self._waiting and not self._running
+
+    def has(self, key: RequestKey) -> bool:
+        return key in self._by_key
 
     def get(self, key: RequestKey) -> Request:
         """The live request of that key; KeyError for one that is not."""
@@ -92,8 +94,7 @@ class Scheduler:
             RequestRefused: it can never fit, is a duplicate, or the line is full.
         """
         self._check(spec)
-        request = Request.from_spec(spec, self._arrivals)
-        self._arrivals += 1
+        request = Request.from_spec(spec)
         self._waiting.append(request)
         self._by_key[spec.key] = request
         return request

@@ -53,9 +53,11 @@ class AcceptanceCell:
     verified: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     by_bin: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    score_map_version: int = 0
 
     def add(self, outcome: DraftOutcome) -> None:
         self.asked += 1
+        self.score_map_version = max(self.score_map_version, outcome.score_map_version)
         _count_prefix(self.asked_by_position, outcome.asked_tokens)
         _count_prefix(self.drafted, len(outcome.bins))
         _count_prefix(self.verified, outcome.verified)

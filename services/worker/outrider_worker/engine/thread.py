@@ -45,8 +45,8 @@ class EngineThread:
         return time.monotonic() - self._progress_s
 
     def _run(self) -> None:
-        self._on_start()
         try:
+            self._on_start()
             while not self._stopping.is_set():
                 self._engine.step(_IDLE_WAIT_S)
                 self._progress_s = time.monotonic()

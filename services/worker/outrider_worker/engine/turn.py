@@ -46,10 +46,10 @@ class Turn:
     def note_draft(self, request: Request, drafter: str, verified: int, accepted: int) -> None:
         """Book what became of a request's drafts, for it and for the planner, from one place."""
         draft = request.draft
-        self.accepted_tokens += accepted
         request.totals.add(len(draft), verified, accepted)
         if draft.asked_tokens == 0:
             return
+        score_map = self.plan.score_maps.get((drafter, request.spec.request_class))
         self.outcomes.append(
             DraftOutcome(
                 drafter=drafter,
@@ -59,6 +59,7 @@ class Turn:
                 bins=draft.bins,
                 verified=verified,
                 accepted=accepted,
+                score_map_version=score_map.version if score_map else 0,
             )
         )
 

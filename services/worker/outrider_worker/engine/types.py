@@ -123,6 +123,15 @@ class Draft:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    def cut(self, tokens: int, vocab_size: int) -> "Draft":
+        """At most `tokens` drafts, and none from the first id on that the target does not know."""
+        good = 0
+        while good < min(tokens, len(self)) and 0 <= self.token_ids[good] < vocab_size:
+            good += 1
+        if good == len(self):
+            return self
+        return Draft(self.token_ids[:good], self.bins[:good], self.asked_tokens)
+
 
 NO_DRAFT = Draft()
 
@@ -163,7 +172,6 @@ class Request:
 
     spec: RequestSpec
     token_ids: list[int]
-    arrival: int
     committed: int = 0
     reserved: int = 0
     pages: list[int] = field(default_factory=list)
@@ -172,8 +180,8 @@ class Request:
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
 
     @classmethod
-    def from_spec(cls, spec: RequestSpec, arrival: int) -> "Request":
-        return cls(spec, [*spec.prompt_ids, *spec.resumed_ids], arrival)
+    def from_spec(cls, spec: RequestSpec) -> "Request":
+        return cls(spec, [*spec.prompt_ids, *spec.resumed_ids])
 
     @property
     def emitted(self) -> int:
@@ -192,7 +200,7 @@ class Request:
 
     @property
     def limit_tokens(self) -> int:
-        """Slots it can need at most: every token but the last one leaves K/V behind."""
+        """Slots it can need at most, counting the last token, which leaves no K/V behind."""
         return len(self.spec.prompt_ids) + self.spec.sampling.max_tokens
 
 

@@ -111,7 +111,7 @@ class PlannerClient:
             try:
                 async with open_channel(self._target) as channel:
                     await self._converse(channel, backoff)
-            except (grpc.aio.AioRpcError, ConnectionError, TimeoutError) as error:
+            except Exception as error:  # a stream can end in many ways, none ends the client
                 _log.info("planner stream ended", planner=self._target, reason=_reason(error))
             finally:
                 self.link.connected = False
@@ -121,7 +121,6 @@ class PlannerClient:
         stream = self._book.open_stream()
         call = wire_grpc.PlannerServiceStub(channel).Plan(metadata=self._metadata)
         heartbeat = Heartbeat(time.monotonic())
-        await call.write(wire.PlanRequest(hello=self._introduction.hello()))
         tasks = {
             asyncio.create_task(self._read(call, stream, heartbeat, backoff)),
             asyncio.create_task(self._write(call, heartbeat)),
@@ -173,7 +172,8 @@ class PlannerClient:
             self.link.report_interval_s = min(max(seconds, 0.05), 5.0)
 
     async def _write(self, call: "_Call", heartbeat: Heartbeat) -> None:
-        """Reports at the planner's interval, heartbeats every second."""
+        """The hello, then reports at the planner's interval and heartbeats every second."""
+        await call.write(wire.PlanRequest(hello=self._introduction.hello()))
         while True:
             sequence = heartbeat.due(time.monotonic())
             if sequence is not None:
@@ -184,10 +184,10 @@ class PlannerClient:
 
     async def _send_reports(self, call: "_Call") -> None:
         records = self._ring.take()
-        if not any(record.requests for record in records):
+        self.link.clamps += sum(record.clamped for record in records)
+        if not any(record.requests or record.outcomes for record in records):
             return
         self._sequence += 1
-        self.link.clamps += sum(record.clamped for record in records)
         message = reports_to_wire(
             self._sequence, records, self._guard(), self.link.clamps, self._ring.dropped_rounds
         )
@@ -204,4 +204,4 @@ async def _watch(heartbeat: Heartbeat) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
-    return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,12 +1,13 @@
 """Between the engine's values and the planner's wire messages."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from outrider.common.v1 import common_pb2 as common
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider_worker.engine.costs import CostCurve, CostTable, DraftCost
 from outrider_worker.engine.guard import GuardSnapshot
-from outrider_worker.engine.plans import DrafterBudget, GuardSettings, Plan, Probe, ScoreMap
+from outrider_worker.engine.plans import DrafterBudget, GuardThresholds, Plan, Probe, ScoreMap
 from outrider_worker.engine.records import LaunchMode, RoundRecord
 from outrider_worker.engine.tally import AcceptanceCell, CellKey, tally
 
@@ -62,8 +63,12 @@ def reports_to_wire(
     clamps: int,
     dropped_rounds: int,
 ) -> wire.StepReports:
-    """One message for all rounds since the last one; steps that only prefilled are left out."""
-    rounds = [record for record in records if record.requests]
+    """One message for all rounds since the last one.
+
+    Steps without a round are in no column; drafts of requests that ended in them are in the cells.
+    """
+    everything = list(records)
+    rounds = [record for record in everything if record.requests]
     times = [record.times for record in rounds]
     return wire.StepReports(
         sequence=sequence,
@@ -86,7 +91,7 @@ def reports_to_wire(
         accepted_tokens=[record.accepted_tokens for record in rounds],
         next_draft_tokens=[record.next_draft_tokens for record in rounds],
         plan_version=[record.plan_version for record in rounds],
-        cells=[_cell(key, cell) for key, cell in tally(rounds).items()],
+        cells=[_cell(key, cell) for key, cell in tally(everything).items()],
         guard=_guard(guard),
         clamps=clamps,
         dropped_rounds=dropped_rounds,
@@ -110,6 +115,7 @@ def _cell(key: CellKey, cell: AcceptanceCell) -> wire.AcceptanceCell:
         bin_drafted=[counts[0] for _, counts in bins],
         bin_verified=[counts[1] for _, counts in bins],
         bin_accepted=[counts[2] for _, counts in bins],
+        score_map_version=cell.score_map_version,
     )
 
 
@@ -130,8 +136,10 @@ def plan_from_wire(message: wire.Plan) -> Plan:
     """A plan as the engine reads it.
 
     Raises:
-        ValueError: the message contradicts itself (wrong column lengths, a ladder that falls).
+        ValueError: the message contradicts itself (wrong column lengths, a ladder that falls) or
+            holds what is no number.
     """
+    _check_finite(message)
     ladder = tuple(message.requests_ladder)
     if list(ladder) != sorted(set(ladder)) or (ladder and ladder[0] < 1):
         raise ValueError("the ladder of n must rise from 1")
@@ -149,7 +157,7 @@ def plan_from_wire(message: wire.Plan) -> Plan:
         probe=Probe(
             message.probe.cohort_share, message.probe.plain_share, message.probe.draft_tokens
         ),
-        guard=_guard_settings(message),
+        guard=_guard_thresholds(message),
         validity_s=message.validity_ms / 1e3,
         grace_s=message.grace_ms / 1e3,
         report_interval_s=message.report_interval_ms / 1e3,
@@ -178,15 +186,22 @@ def _score_map(message: wire.ScoreMap) -> ScoreMap:
     return ScoreMap(message.version, tuple(rows))
 
 
-def _guard_settings(message: wire.Plan) -> GuardSettings:
-    """Unset or senseless thresholds fall back to the safe defaults: the guard is never loosened
-    by a plan that forgot it."""
-    default = GuardSettings()
-    if not message.HasField("guard"):
-        return default
-    given = message.guard
-    return GuardSettings(
-        enabled=given.enabled,
-        minimum_threshold_tokens=given.minimum_threshold_tokens or default.minimum_threshold_tokens,
-        detectable_loss_ratio=given.detectable_loss_ratio or default.detectable_loss_ratio,
+def _guard_thresholds(message: wire.Plan) -> GuardThresholds:
+    """Within bounds, or the safe defaults: a plan can neither forget nor defeat the guard."""
+    given, default = message.guard, GuardThresholds()
+    minimum, ratio = given.minimum_threshold_tokens, given.detectable_loss_ratio
+    return GuardThresholds(
+        minimum_tokens=minimum if 1 <= minimum <= 64 else default.minimum_tokens,
+        detectable_loss_ratio=ratio if 0.005 <= ratio <= 0.2 else default.detectable_loss_ratio,
     )
+
+
+def _check_finite(message: wire.Plan) -> None:
+    numbers = [
+        message.probe.cohort_share,
+        message.probe.plain_share,
+        *(rule.weight for rule in message.class_rules),
+        *(value for score_map in message.score_maps for value in score_map.survival),
+    ]
+    if not all(math.isfinite(number) for number in numbers):
+        raise ValueError("a share, weight or survival is no finite number")

@@ -4,10 +4,8 @@ import itertools
 
 import pytest
 
-from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import DropOwner, EndAll
-from outrider_worker.engine.plans import GuardSettings
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.tables import ForwardTable, RoundTable
 from outrider_worker.engine.types import (
@@ -197,7 +195,7 @@ def test_the_guard_bounds_a_planner_that_drafts_hopelessly() -> None:
     guard = Guard()
     bench = Bench(
         _scripted(0),
-        static_plan("scripted", 4, guard=GuardSettings()),
+        static_plan("scripted", 4),
         costs=costs,
         guard=guard,
         now_s=ticking(2e-4),
@@ -231,4 +229,3 @@ def test_no_drafts_beyond_the_last_token() -> None:
     assert answer.totals is not None
     assert answer.totals.drafted_tokens == 3  # one from the prefill, four left to emit
     assert answer.token_ids == greedy_text(PROMPTS[0], 5)
-    assert isinstance(bench.engine, Engine)

@@ -128,3 +128,10 @@ def test_a_share_is_kept_to_within_one_call(share: float, calls: int) -> None:
     taker = Share()
     taken = sum(taker.take(share) for _ in range(calls))
     assert abs(taken - share * calls) <= 1 + 1e-6
+
+
+def test_a_share_that_is_no_number_is_none_at_all() -> None:
+    taker = Share()
+    assert not any(taker.take(float("nan")) for _ in range(10))
+    assert not any(taker.take(0.0) for _ in range(10))
+    assert taker.take(1.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider_worker.engine.costs import CostCurve, CostTable, Timing, interpolate
 from outrider_worker.engine.guard import Guard
-from outrider_worker.engine.plans import GuardSettings
+from outrider_worker.engine.plans import GuardThresholds
 from outrider_worker.engine.records import DraftOutcome, RoundRecord
 from outrider_worker.engine.tally import RecordRing, context_band, tally
 from outrider_worker.planner_client.convert import plan_from_wire, reports_to_wire
@@ -110,16 +110,21 @@ def test_a_plan_survives_the_wire() -> None:
     assert plan.target_rows("ngram", 2, 2) == 5
     assert plan.score_maps["ngram", "greedy"].score(4, 9) == 0.5
     assert (plan.validity_s, plan.grace_s, plan.report_interval_s) == (5.0, 4.0, 0.25)
-    assert plan.guard == GuardSettings()
+    assert plan.guard == GuardThresholds()
 
 
-def test_a_plan_cannot_loosen_the_guard_by_leaving_it_out() -> None:
+@pytest.mark.parametrize("threshold", [0.0, -1.0, 1e9, float("nan"), float("inf")])
+@pytest.mark.parametrize("ratio", [0.0, 0.9, float("nan")])
+def test_a_plan_can_neither_forget_nor_defeat_the_guard(threshold: float, ratio: float) -> None:
     message = _wire_plan()
-    message.guard.enabled = True
-    assert plan_from_wire(message).guard == GuardSettings()
+    message.guard.minimum_threshold_tokens = threshold
+    message.guard.detectable_loss_ratio = ratio
+    assert plan_from_wire(message).guard == GuardThresholds()
+    message.guard.minimum_threshold_tokens = 12.0
+    assert plan_from_wire(message).guard.minimum_tokens == 12.0
 
 
-@pytest.mark.parametrize("fault", ["ladder", "columns", "rows", "map"])
+@pytest.mark.parametrize("fault", ["ladder", "columns", "rows", "map", "share", "survival"])
 def test_a_plan_that_contradicts_itself_is_refused(fault: str) -> None:
     message = _wire_plan()
     match fault:
@@ -131,7 +136,11 @@ def test_a_plan_that_contradicts_itself_is_refused(fault: str) -> None:
             del message.drafters[0].target_rows[0]
         case "map":
             message.score_maps[0].bins = 3
-    with pytest.raises(ValueError, match=r"ladder|budgets|score map"):
+        case "share":
+            message.probe.plain_share = float("nan")
+        case "survival":
+            message.score_maps[0].survival[0] = float("inf")
+    with pytest.raises(ValueError, match=r"ladder|budgets|score map|finite"):
         plan_from_wire(message)
 
 
@@ -150,7 +159,7 @@ def test_costs_are_linear_between_what_was_measured() -> None:
     assert costs.target_s(1, 50) == 1.0
     assert costs.target_s(10, 100) == 3.5
     assert costs.target_s(4, 200) == 3.0
-    assert costs.target_s(4, 9000) == 4.0
+    assert costs.target_s(4, 500) == 6.0  # beyond the longest context measured
     assert costs.target_s(20, 100) == 6.0
 
 

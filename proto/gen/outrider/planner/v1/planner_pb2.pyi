@@ -772,12 +772,15 @@ Global___ProbeDirective: _TypeAlias = ProbeDirective  # noqa: Y015
 
 @_typing.final
 class GuardSettings(_message.Message):
+    """Values out of bounds are replaced by the worker's own."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ENABLED_FIELD_NUMBER: _builtins.int
     MINIMUM_THRESHOLD_TOKENS_FIELD_NUMBER: _builtins.int
     DETECTABLE_LOSS_RATIO_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
+    """Reserved, ignored: only a worker's own setting can switch its guard off."""
     minimum_threshold_tokens: _builtins.float
     detectable_loss_ratio: _builtins.float
     """Relative loss that the threshold is sized to detect."""

@@ -201,14 +201,15 @@ class Submit(_message.Message):
     """Unique per router stream together with choice_index."""
     choice_index: _builtins.int
     adapter: _builtins.str
-    """LoRA adapter. Reserved, ignored."""
+    """LoRA adapter. Reserved: refused by name while workers have none."""
     seed: _builtins.int
     """Always set by the router (random if the client gave none)."""
     class_label: _builtins.str
     """From the API key's configuration, never from a client's header."""
     tenant_salt: _builtins.bytes
-    """Separates tenants in the prefix cache."""
+    """Separates tenants in the prefix cache. Reserved, ignored."""
     priority: _builtins.int
+    """Reserved, ignored."""
     deadline_ms: _builtins.int
     """Time left for the whole request; 0 = none."""
     @_builtins.property
@@ -227,7 +228,7 @@ class Submit(_message.Message):
     def speculation(self) -> Global___SpeculationOptions: ...
     @_builtins.property
     def prediction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens the client predicts (OpenAI "prediction")."""
+        """Tokens the client predicts (OpenAI "prediction"). Reserved: refused by name until supported."""
 
     @_builtins.property
     def logprobs(self) -> Global___LogprobsOptions: ...
@@ -524,7 +525,7 @@ class RequestTokens(_message.Message):
     drafter_index: _builtins.int
     """Index into Describe's drafters; meaningful when accepted_tokens > 0."""
     cached_prompt_tokens: _builtins.int
-    """Prompt tokens served from the prefix cache; set with the first token."""
+    """Prompt tokens served from the prefix cache; set with the first token. Reserved, 0."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -657,7 +658,9 @@ class SpeculationTotals(_message.Message):
     verified_tokens: _builtins.int
     accepted_tokens: _builtins.int
     accepted_prediction_tokens: _builtins.int
+    """Reserved, 0."""
     rejected_prediction_tokens: _builtins.int
+    """Reserved, 0."""
     @_builtins.property
     def acceptance_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Index a = number of steps that accepted exactly a drafts."""
