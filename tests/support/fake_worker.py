@@ -27,7 +27,7 @@ class Script:
     Attributes:
         rounds: token ids of each round.
         gap_s: wait before each round.
-        stall_after: say nothing more after so many rounds.
+        stall_after: say nothing more after so many rounds until the worker's `resume` is set.
         die_after: the whole worker dies after so many rounds.
         failure: end with this code after the rounds.
         stop_token_id: end with this stop token after the rounds; by default with the length limit
@@ -53,6 +53,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     Attributes:
         script: what to answer; a function of the submission.
         frozen: neither beats nor describes, as a stopped process.
+        resume: lets choices that stall go on.
         submitted: everything received, in order.
         cancelled: keys of cancelled choices, in order.
         active: choices being played.
@@ -60,6 +61,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     script: Scripter | Script = Script([])
     model: str = "tiny"
+    digest: str = "0" * 16
     context_tokens: int = 512
     options: tuple[str, ...] = ()
     token: str | None = None
@@ -68,6 +70,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     tokenizer: bytes = field(default_factory=tiny.byte_level_json)
     chat_template: str = tiny.CHATML
     port: int = 0
+    resume: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[worker_pb2.Submit] = field(default_factory=list)
     cancelled: list[Key] = field(default_factory=list)
     active: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -105,6 +108,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         server, self._server = self._server, None
         if server is not None:
             await server.stop(0)
+
+    def forget(self) -> None:
+        """Be as new for the next test, on the same connection."""
+        self.script = Script([])
+        self.resume.clear()
+        self.submitted.clear()
+        self.cancelled.clear()
 
     def texts(self) -> list[str]:
         """The prompts received, decoded."""
@@ -170,23 +180,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 await self.die()
                 return
             if number == script.stall_after:
-                await asyncio.Event().wait()
+                await self.resume.wait()
             await asyncio.sleep(script.gap_s)
             ids = list(round_ids[:left])
             left -= len(ids)
             outbox.put_nowait(self._news(key, token_ids=ids, accepted_tokens=max(0, len(ids) - 1)))
             if not left:
                 break
-        if script.failure is not None:
-            failure = worker_pb2.Failure(
-                code=script.failure, message="as scripted", param=script.failure_param
-            )
-            outbox.put_nowait(self._news(key, failure=failure))
-        elif not left:
-            outbox.put_nowait(self._news(key, finish=_finish("LENGTH")))
-        else:
-            finish = _finish("STOP_TOKEN", script.stop_token_id)
-            outbox.put_nowait(self._news(key, finish=finish))
+        outbox.put_nowait(self._news(key, **_end(script, left)))
         self.active.pop(key, None)
 
     def _news(self, key: Key, **news: Any) -> worker_pb2.AttachResponse:
@@ -202,8 +203,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.DescribeRequest, context: Any
     ) -> worker_pb2.DescribeResponse:
         """The description as the attributes have it now."""
-        if self.frozen:
-            await asyncio.sleep(3600)
+        while self.frozen:
+            await asyncio.sleep(0.02)
         return worker_pb2.DescribeResponse(
             model=self.model,
             vocab_size=tiny.vocab_size(self.tokenizer),
@@ -213,7 +214,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             worker_incarnation=self.incarnation,
             ready=self.ready,
             not_ready_reason="" if self.ready else "warming up",
-            identity=common_pb2.EngineIdentity(model=self.model, model_digest="0" * 16),
+            identity=common_pb2.EngineIdentity(model=self.model, model_digest=self.digest),
             load=worker_pb2.WorkerLoad(running_requests=self.running_requests),
         )
 
@@ -231,6 +232,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, "the model has no such file")
         for at in range(0, len(content), 4096):
             yield worker_pb2.AssetsResponse(chunk=content[at : at + 4096])
+
+
+def _end(script: Script, left: int) -> dict[str, worker_pb2.Failure | worker_pb2.Finish]:
+    if script.failure is not None:
+        failure = worker_pb2.Failure(
+            code=script.failure, message="as scripted", param=script.failure_param
+        )
+        return {"failure": failure}
+    finish = _finish("STOP_TOKEN", script.stop_token_id) if left else _finish("LENGTH")
+    return {"finish": finish}
 
 
 def _finish(reason: str, stop_token_id: int | None = None) -> worker_pb2.Finish:

@@ -1,22 +1,40 @@
 """A real router over HTTP in the test's own event loop, in front of fake workers."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 import openai
-import uvicorn
 
 from outrider_router.app import build_state, create_app
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
+from outrider_runtime.clock import Clock
+from outrider_runtime.http import listen, quiet_server
 from tests.support.fake_worker import FakeWorker
 
 
-@dataclass(frozen=True)
+class HurriedClock:
+    """The machine's clock at a multiple of its pace, for what a router does by waiting."""
+
+    def __init__(self, pace: float = 5.0) -> None:
+        self._pace = pace
+
+    def monotonic_s(self) -> float:
+        return time.monotonic() * self._pace
+
+    def wall_s(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._pace)
+
+
+@dataclass
 class RunningRouter:
     """A router that listens, and clients for it."""
 
@@ -24,11 +42,18 @@ class RunningRouter:
     url: str
     http: httpx2.AsyncClient
     client: openai.AsyncOpenAI
+    _counted: dict[Any, float] = field(default_factory=dict)
 
     async def metric(self, name: str, **labels: str) -> float:
-        """One sample's value, 0 if it is not there."""
-        value = self.state.series.get_sample_value(name, labels)
-        return 0.0 if value is None else value
+        """One sample's value, 0 if it is not there; of counters what came since `forget`."""
+        value = self.state.series.get_sample_value(name, labels) or 0.0
+        return value - self._counted.get((name, *labels.items()), 0.0)
+
+    def forget(self) -> None:
+        """Let counters begin anew for the next test."""
+        samples = [sample for one in self.state.series.collect() for sample in one.samples]
+        counters = [sample for sample in samples if sample.name.endswith("_total")]
+        self._counted = {(c.name, *c.labels.items()): c.value for c in counters}
 
     async def until_ready(self, limit_s: float = 10.0) -> None:
         """Wait for `/ready`."""
@@ -53,21 +78,32 @@ async def until(condition: Any, limit_s: float, what: str) -> None:
 
 
 @asynccontextmanager
+async def _served(state: RouterState) -> AsyncIterator[str]:
+    """The router's address while it is served."""
+    listener = listen("127.0.0.1", 0)
+    server = quiet_server(create_app(state), timeout_graceful_shutdown=1)
+    # Its main loop would only add the ticks it waits for: start and stop are called directly.
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup([listener])
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        await server.shutdown([listener])
+
+
+@asynccontextmanager
 async def running_router(
-    *workers: FakeWorker | str, ready: bool = True, api_key: str = "none", **settings: Any
+    *workers: FakeWorker | str,
+    ready: bool = True,
+    api_key: str = "none",
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RunningRouter]:
     """Run a router for these workers; waits until it is ready unless told otherwise."""
     addresses = tuple(w if isinstance(w, str) else w.address for w in workers)
-    state = build_state(RouterSettings(workers=addresses, **settings))
-    config = uvicorn.Config(
-        create_app(state), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve())
-    try:
-        await until(lambda: server.started or task.done(), 10, "listening")
-        port = server.servers[0].sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
+    state = build_state(RouterSettings(workers=addresses, **settings), clock)
+    async with _served(state) as url:
         async with (
             # Plain HTTP: reading the machine's certificates would only take time.
             httpx2.AsyncClient(base_url=url, timeout=20, verify=False) as http,
@@ -82,6 +118,27 @@ async def running_router(
             if ready:
                 await router.until_ready()
             yield router
-    finally:
-        server.should_exit = True
-        await task
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One worker and a router in front of it, for tests that leave them as they were."""
+
+    worker: FakeWorker
+    router: RunningRouter
+
+    def forget(self) -> None:
+        """Be as new for the next test."""
+        self.worker.forget()
+        self.router.forget()
+
+    async def until_idle(self) -> None:
+        """Wait until nothing is in flight on either side."""
+        await until(lambda: self.router.settled() and not self.worker.active, 3, "idle")
+
+
+@asynccontextmanager
+async def running_stack() -> AsyncIterator[Stack]:
+    """A worker and a router with their usual settings."""
+    async with FakeWorker() as worker, running_router(worker) as router:
+        yield Stack(worker, router)

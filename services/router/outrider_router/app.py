@@ -82,7 +82,14 @@ def create_app(state: RouterState) -> FastAPI:
             await state.registry.stop()
             state.text_threads.shutdown(wait=False, cancel_futures=True)
 
-    app = FastAPI(title="Outrider", version=__version__, lifespan=lifespan)
+    app = FastAPI(
+        title="Outrider",
+        version=__version__,
+        lifespan=lifespan,
+        # The pages that show the description load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+    )
     _add_generation_routes(app, state)
     _add_token_routes(app, state)
     _add_model_routes(app, state)

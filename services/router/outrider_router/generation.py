@@ -4,9 +4,9 @@ Knows workers and text; knows nothing of HTTP or of how answers are written.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from outrider_router.mailbox import Mailbox
@@ -22,6 +22,7 @@ from outrider_router.types import (
     Update,
 )
 from outrider_router.worker_client import WorkerClient
+from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -57,7 +58,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Order:
-    """What shall be generated: choices in the order of their index."""
+    """What shall be generated: choices in the order of their index, all within `limit_s`."""
 
     model: ServedModel
     submissions: tuple[Submission, ...]
@@ -75,10 +76,8 @@ class Generation:
         mailbox: Mailbox,
         first: Mapping[int, Update],
         record: RequestRecord,
-        deadline_s: float,
     ) -> None:
         self._order = order
-        self._deadline_s = deadline_s
         self._client = client
         self._mailbox = mailbox
         self._news = first
@@ -124,7 +123,7 @@ class Generation:
                 raise GenerationFailed(self._failure)
             if len(self._endings) == len(self._assemblers):
                 return
-            self._news = await _next_news(self._mailbox, self._deadline_s)
+            self._news = await self._mailbox.next()
 
     def _apply(self, place: int, update: Update) -> Delta:
         assembler = self._assemblers[place]
@@ -159,36 +158,50 @@ async def generating(
         NoWorker: none is ready.
         GenerationFailed: the request failed before its first token.
     """
-    deadline_s = asyncio.get_running_loop().time() + order.limit_s
+    clock, deadline_s = record.clock, record.started_s + order.limit_s
     tried: list[str] = []
-    client = registry.pick(order.model.name)
+    client = registry.pick(order.model)
     while True:
         with ExitStack() as stack:
             stack.enter_context(registry.holding(client, len(order.submissions)))
-            mailbox = stack.enter_context(client.submit(order.submissions))
-            news = await _next_news(mailbox, deadline_s)
+            left_s = deadline_s - clock.monotonic_s()
+            mailbox = stack.enter_context(client.submit(_limited(order.submissions, left_s)))
+            stack.enter_context(_time_limit(mailbox, clock, left_s))
+            news = await mailbox.next()
             failure = _first_failure(news)
             if failure is None:
-                yield Generation(order, client, mailbox, news, record, deadline_s)
+                yield Generation(order, client, mailbox, news, record)
                 return
         tried.append(client.address)
         if not failure.code.retriable or len(tried) > 1:
             raise GenerationFailed(failure)
         try:
-            client = registry.pick(order.model.name, without=tried)
+            client = registry.pick(order.model, without=tried)
         except NoWorker:
             raise GenerationFailed(failure) from None
         record.metrics.retries.inc()
         log.info("request_retried", first=tried[0], second=client.address, reason=failure.message)
 
 
-async def _next_news(mailbox: Mailbox, deadline_s: float) -> Mapping[int, Update]:
+def _limited(submissions: Sequence[Submission], left_s: float) -> list[Submission]:
+    """The submissions with the time left; at least a millisecond, since 0 means no limit."""
+    left_ms = max(int(left_s * 1000), 1)
+    return [replace(submission, deadline_ms=left_ms) for submission in submissions]
+
+
+@contextmanager
+def _time_limit(mailbox: Mailbox, clock: Clock, left_s: float) -> Iterator[None]:
+    """Fail what has not ended once the time is up."""
+
+    async def expire() -> None:
+        await clock.sleep(max(left_s, 0.0))
+        mailbox.fail(Failure(FailureCode.DEADLINE, "the request's time is up"))
+
+    timer = asyncio.create_task(expire())
     try:
-        async with asyncio.timeout_at(deadline_s):
-            return await mailbox.next()
-    except TimeoutError:
-        failure = Failure(FailureCode.DEADLINE, "the request's time is up")
-        raise GenerationFailed(failure) from None
+        yield
+    finally:
+        timer.cancel()
 
 
 def _first_failure(news: Mapping[int, Update]) -> Failure | None:

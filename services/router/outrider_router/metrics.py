@@ -3,6 +3,7 @@
 Every number of a request comes from its record, so metrics, usage and logs cannot disagree.
 """
 
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
-from outrider_runtime.metrics import INTER_TOKEN_BUCKETS_S, TIME_TO_FIRST_TOKEN_BUCKETS_S
 
 log = get_logger(__name__)
 
@@ -22,6 +22,15 @@ Outcome = Literal[
 OUTCOMES: tuple[Outcome, ...] = (
     *("stop", "length", "cancelled", "invalid"),
     *("overloaded", "unavailable", "deadline", "error"),
+)
+# Fit for language models: the client library's defaults stop at 10 s and start at 5 ms.
+TIME_TO_FIRST_TOKEN_BUCKETS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
+)
+INTER_TOKEN_BUCKETS_S = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04),
+    *(0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
 )
 _REQUEST_BUCKETS_S = (*TIME_TO_FIRST_TOKEN_BUCKETS_S, 120.0, 300.0, 600.0)
 
@@ -137,6 +146,7 @@ class RequestRecord:
     prompt_tokens: int = 0
     accepted_draft_tokens: int = 0
     outcome: Outcome | None = None
+    time_to_first_token_s: float | None = None
     _choices: dict[int, _ChoiceTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -150,8 +160,8 @@ class RequestRecord:
 
     def ignored(self, fields: Iterable[str]) -> None:
         """Count fields that have no effect."""
-        for name in fields:
-            self.metrics.ignored_fields.labels(name).inc()
+        for name, count in Tally(fields).items():
+            self.metrics.ignored_fields.labels(name).inc(count)
 
     def delivered(self, choice: int, tokens: int) -> None:
         """Count tokens kept for one choice, all of one delivery."""
@@ -160,8 +170,9 @@ class RequestRecord:
         now_s = self.clock.monotonic_s()
         times = self._choices.get(choice)
         if times is None:
-            if not self._choices:
-                self.metrics.time_to_first_token.observe(now_s - self.started_s)
+            if self.time_to_first_token_s is None:
+                self.time_to_first_token_s = now_s - self.started_s
+                self.metrics.time_to_first_token.observe(self.time_to_first_token_s)
             self._choices[choice] = _ChoiceTimes(now_s, now_s, tokens)
             return
         self.metrics.round_gap.observe(now_s - times.last_s)
@@ -188,6 +199,7 @@ class RequestRecord:
             endpoint=self.endpoint,
             outcome=outcome,
             seconds=round(seconds, 4),
+            time_to_first_token_s=self.time_to_first_token_s,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             accepted_draft_tokens=self.accepted_draft_tokens,

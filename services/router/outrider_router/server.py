@@ -2,14 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import uvicorn
 
 from outrider_router.app import build_state, create_app
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
+from outrider_runtime.http import listen, quiet_server
 from outrider_runtime.logs import get_logger
 from outrider_runtime.settings import ConfigurationError
 
@@ -17,14 +14,6 @@ log = get_logger(__name__)
 
 _POLL_S = 0.05
 _CLOSE_LIMIT_S = 5
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling: it would cut off running requests first."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
@@ -38,14 +27,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
     listener = _listen(settings.host, settings.port)
     log.info("listening", host=settings.host, port=listener.getsockname()[1])
     state = build_state(settings)
-    config = uvicorn.Config(
-        create_app(state),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_CLOSE_LIMIT_S,
-    )
-    server = _Server(config)
+    server = quiet_server(create_app(state), timeout_graceful_shutdown=_CLOSE_LIMIT_S)
     running = asyncio.create_task(server.serve([listener]))
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -59,10 +41,8 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    address = host.strip("[]")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, port), family=family, backlog=2048)
+        return listen(host, port)
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 

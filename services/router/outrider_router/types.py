@@ -68,7 +68,10 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Submission:
-    """One choice as it is sent to a worker; `(request_id, choice_index)` is unique per process."""
+    """One choice as it is sent to a worker; `(request_id, choice_index)` is unique per process.
+
+    `deadline_ms` is the time left when it is sent, 0 for no limit.
+    """
 
     request_id: str
     choice_index: int

@@ -39,8 +39,11 @@ REASONS = (
 )
 MAX_ROUNDS_PER_REPORT = 20_000
 TIME_RATIO_BOUNDS = (0.2, 5.0)
+# What runs beside the target pass may take as long as its upper bound, and this at least.
+BESIDE_BOUND_S = 0.05
 # Rounds may have waited in the worker's ring, so time that went by unreported is credited.
 MOST_CREDIT_S = 60.0
+_MOST_CONTEXT_TOKENS = 1 << 24
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,63}")
 _OTHER = "other"
 
@@ -65,7 +68,8 @@ class BoundedReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What a report is held against. ``credit_s``: time that its rounds may have taken."""
+    """What a report is held against. ``credit_s``: time that its rounds may have taken;
+    ``dropped_rounds``: rounds that the worker says it could not report."""
 
     hello: Hello
     credit_s: float
@@ -100,13 +104,13 @@ def bound_report(report: StepReports, context: ReportContext) -> BoundedReport:
     if len(rounds) * context.least_round_s > context.credit_s:
         raise ReportRejectedError("too_many_rounds")
     rejected: Counter[str] = Counter()
-    possible = _possible(rounds, limits)
+    possible = _possible(rounds, context.hello)
     rejected["impossible_round"] += int((~possible).sum())
     kept = take(rounds, possible)
     timed = _believable_times(kept, context)
     rejected["time_out_of_range"] += int((~timed).sum()) if context.table_target_s else 0
-    most_asked = int(kept.requests.sum())
-    most_asked += (1 + context.dropped_rounds) * limits.max_running_requests
+    unseen = 1 + _possible_drops(len(rounds), context)
+    most_asked = int(kept.requests.sum()) + unseen * limits.max_running_requests
     cells = _bound_cells(report.cells, context.hello, most_asked, rejected)
     return BoundedReport(kept, timed, cells, +rejected)
 
@@ -117,7 +121,14 @@ def take(rounds: RoundColumns, mask: BoolArray) -> RoundColumns:
     return replace(rounds, **changes)
 
 
-def _possible(rounds: RoundColumns, limits: WorkerLimits) -> BoolArray:
+def _possible_drops(reported: int, context: ReportContext) -> int:
+    """As many of the rounds said to be dropped as fit into the time beside those reported."""
+    left = int(context.credit_s / context.least_round_s) - reported
+    return max(min(context.dropped_rounds, left), 0)
+
+
+def _possible(rounds: RoundColumns, hello: Hello) -> BoolArray:
+    limits = hello.limits
     n, verified = rounds.requests, rounds.target_rows - rounds.requests
     most = limits.max_draft_tokens
     result: BoolArray = (
@@ -132,10 +143,12 @@ def _possible(rounds: RoundColumns, limits: WorkerLimits) -> BoolArray:
         & (verified >= 0)
         & (rounds.target_rows <= limits.max_rows_per_forward)
         & (rounds.bucket_rows >= rounds.target_rows)
+        & (rounds.bucket_rows <= hello.most_bucket_rows)
         & (rounds.accepted_tokens >= 0)
         & (rounds.accepted_tokens <= np.minimum(verified, rounds.pool_tokens))
         & (rounds.emitted_tokens <= n + rounds.accepted_tokens)
         & (rounds.request_context_tokens >= 0)
+        & (rounds.request_context_tokens <= n * _MOST_CONTEXT_TOKENS)
     )
     for times in (rounds.target_us, rounds.feed_us, rounds.draft_us, rounds.exposed_host_us):
         result &= times >= 0
@@ -145,9 +158,12 @@ def _possible(rounds: RoundColumns, limits: WorkerLimits) -> BoolArray:
 def _believable_times(rounds: RoundColumns, context: ReportContext) -> BoolArray:
     if context.table_target_s is None or len(rounds) == 0:
         return np.zeros(len(rounds), dtype=bool)
-    ratio = rounds.target_us * 1e-6 / context.table_target_s(rounds.bucket_rows)
+    expected_us = context.table_target_s(rounds.bucket_rows) * 1e6
     low, high = TIME_RATIO_BOUNDS
-    result: BoolArray = (ratio >= low) & (ratio <= high)
+    most_us = high * expected_us
+    result: BoolArray = (rounds.target_us >= low * expected_us) & (rounds.target_us <= most_us)
+    for beside in (rounds.feed_us, rounds.draft_us, rounds.exposed_host_us):
+        result &= beside <= np.maximum(most_us, BESIDE_BOUND_S * 1e6)
     return result
 
 
@@ -164,8 +180,9 @@ def _bound_cells(
         if cell.drafter not in traits:
             rejected["unknown_drafter"] += 1
             continue
-        counts = _counts(cell, traits[cell.drafter], hello.limits)
-        if counts is None or asked[cell.drafter] + cell.asked > most_asked:
+        possible = asked[cell.drafter] + cell.asked <= most_asked
+        counts = _counts(cell, traits[cell.drafter], hello.limits) if possible else None
+        if counts is None:
             rejected["impossible_cell"] += 1
             continue
         asked[cell.drafter] += cell.asked
@@ -178,12 +195,12 @@ def _counts(cell: AcceptanceCell, traits: DrafterTraits, limits: WorkerLimits) -
     positions = min(traits.max_draft_tokens, limits.max_draft_tokens)
     columns = (cell.asked_by_position, cell.drafted, cell.verified, cell.accepted)
     longest = max(column.size for column in columns)
-    if longest > positions:
+    if longest > positions or not _within(cell, columns):
         return None
     by_position = np.zeros((4, positions), dtype=np.int64)
     for row, column in zip(by_position, columns, strict=True):
         row[: column.size] = column
-    grid = _grid(cell, by_position[1:], positions)
+    grid = _grid(cell, by_position[1:], positions, traits.score_bins)
     if grid is None or cell.asked < int(by_position[0].max(initial=0)):
         return None
     chains_fall = bool((np.diff(by_position, axis=1) <= 0).all())
@@ -193,13 +210,24 @@ def _counts(cell: AcceptanceCell, traits: DrafterTraits, limits: WorkerLimits) -
     return Counts(by_position[0].astype(np.float64), grid.astype(np.float64))
 
 
+def _within(cell: AcceptanceCell, columns: tuple[IntArray, ...]) -> bool:
+    """Whether every count is possible by itself; then their sums cannot overflow."""
+    by_bin = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
+    return all(
+        column.min(initial=0) >= 0 and column.max(initial=0) <= cell.asked
+        for column in (*columns, *by_bin)
+    )
+
+
 def _falls(stages: IntArray) -> bool:
     """Whether asked ≥ drafted ≥ verified ≥ accepted everywhere, along the first axis."""
     return bool((np.diff(stages, axis=0) <= 0).all())
 
 
-def _grid(cell: AcceptanceCell, by_position: IntArray, positions: int) -> IntArray | None:
-    """(3, K, bins) from the bin columns; everything in bin 0 for a drafter without scores."""
+def _grid(
+    cell: AcceptanceCell, by_position: IntArray, positions: int, bins: int
+) -> IntArray | None:
+    """(3, K, MAX_BINS) from the bin columns; everything in bin 0 for a drafter without scores."""
     grid = np.zeros((3, positions, MAX_BINS), dtype=np.int64)
     columns = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
     sizes = {column.size for column in (cell.bin_position, cell.bin, *columns)}
@@ -209,7 +237,7 @@ def _grid(cell: AcceptanceCell, by_position: IntArray, positions: int) -> IntArr
         grid[:, :, 0] = by_position
         return grid
     inside = (cell.bin_position >= 0) & (cell.bin_position < positions) & (cell.bin >= 0)
-    if not (inside & (cell.bin < MAX_BINS)).all():
+    if not (inside & (cell.bin < bins)).all():
         return None
     for kind, column in enumerate(columns):
         np.add.at(grid[kind], (cell.bin_position, cell.bin), column)

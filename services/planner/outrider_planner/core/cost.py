@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from outrider_planner.core.curves import CurveSet, GridSet, between, padded, pooled
-from outrider_planner.core.types import BoolArray, FloatArray, Hello, IntArray, RoundColumns
+from outrider_planner.core.residuals import HALF_LIFE_ROUNDS, FadingMeans
+from outrider_planner.core.types import FloatArray, Hello, IntArray, RoundColumns
 
 RESIDUAL_CLIP = 1.0
-_HALF_LIFE_ROUNDS = 64.0
-_SHRINK_WEIGHT = 8.0
+_SHRINK_WEIGHT, _HOST_SHRINK_WEIGHT = 8.0, 1.0
 _LEAST_ROUND_S = 1e-5
 _US = 1e-6
 
@@ -50,41 +50,23 @@ class CostModel:
 
 
 @dataclass(slots=True, eq=False)
-class Residual:
-    """A decayed mean of log(measured / table), each clipped to ±1."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def observe(self, logs: FloatArray) -> int:
-        """Takes in one log ratio per round; returns how many were clipped."""
-        fade = 2.0 ** (-logs.size / _HALF_LIFE_ROUNDS)
-        self.total = self.total * fade + float(np.clip(logs, -RESIDUAL_CLIP, RESIDUAL_CLIP).sum())
-        self.weight = self.weight * fade + logs.size
-        return int((np.abs(logs) > RESIDUAL_CLIP).sum())
-
-    def mean(self, prior: float = 0.0) -> float:
-        """The mean log ratio, shrunk to ``prior`` so that few rounds cannot move it far."""
-        return (self.total + _SHRINK_WEIGHT * prior) / (self.weight + _SHRINK_WEIGHT)
-
-
-@dataclass(slots=True, eq=False)
 class CostTracker:
-    """One worker's costs: the table from its hello, corrected by what its rounds measured."""
+    """One worker's costs: the table from its hello, corrected by what its rounds measured.
+
+    The corrections are logs of measured over table time, each clipped to ±1.
+    """
 
     hello: Hello
     ladder: tuple[int, ...]
     clips: int = 0
     context_tokens: float = 0.0
-    _overall: Residual = field(default_factory=Residual)
-    _feed: Residual = field(default_factory=Residual)
-    _draft: Residual = field(default_factory=Residual)
-    _by_bucket: dict[int, Residual] = field(default_factory=dict)
+    _by_bucket: FadingMeans = field(init=False)
+    _host_s: FadingMeans = field(init=False)
+    _feed: FadingMeans = field(default_factory=lambda: FadingMeans.zeros(1))
+    _draft: FadingMeans = field(default_factory=lambda: FadingMeans.zeros(1))
     _target: CurveSet = field(init=False)
     _feeds: dict[str, CurveSet] = field(init=False)
     _drafts: dict[str, GridSet] = field(init=False)
-    _host_s: FloatArray = field(init=False)
-    _host_weight: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
         table = self.hello.cost_table
@@ -93,8 +75,8 @@ class CostTracker:
         self._target = CurveSet.of(table.target if table else ())
         self._feeds = {n: CurveSet.of(costs[n].feed if n in costs else ()) for n in names}
         self._drafts = {n: GridSet.of(costs[n].draft if n in costs else ()) for n in names}
-        self._host_s = np.zeros(len(self.ladder))
-        self._host_weight = np.zeros(len(self.ladder))
+        self._by_bucket = FadingMeans.zeros(self.hello.most_bucket_rows + 1)
+        self._host_s = FadingMeans.zeros(len(self.ladder))
 
     @property
     def has_table(self) -> bool:
@@ -111,53 +93,46 @@ class CostTracker:
         """The table's uncorrected time for row counts, at the present context."""
         return self._target.between(self.context_tokens, rows)
 
-    def observe(self, rounds: RoundColumns, timed: BoolArray) -> None:
-        """Learns from rounds; ``timed`` masks those whose times are believed."""
+    def observe(self, rounds: RoundColumns) -> None:
+        """Learns from rounds whose times are believed."""
         if len(rounds) == 0:
             return
         mean = rounds.request_context_tokens.sum() / max(int(rounds.requests.sum()), 1)
-        keep = 2.0 ** (-len(rounds) / _HALF_LIFE_ROUNDS) if self.context_tokens else 0.0
+        keep = 2.0 ** (-len(rounds) / HALF_LIFE_ROUNDS) if self.context_tokens else 0.0
         self.context_tokens = keep * self.context_tokens + (1.0 - keep) * float(mean)
-        self._observe_host(rounds)
-        if self.has_table and timed.any():
-            self._observe_target(rounds.bucket_rows[timed], rounds.target_us[timed])
+        self._host_s.observe(step_of(self.ladder, rounds.requests), rounds.exposed_host_us * _US)
+        if self.has_table:
+            expected_s = self.table_target_s(rounds.bucket_rows)
+            self._correct(self._by_bucket, rounds.bucket_rows, rounds.target_us, expected_s)
             self._observe_drafter(rounds)
-
-    def _observe_host(self, rounds: RoundColumns) -> None:
-        step = step_of(self.ladder, rounds.requests)
-        for index in np.unique(step):
-            seconds = rounds.exposed_host_us[step == index] * _US
-            fade = 2.0 ** (-seconds.size / _HALF_LIFE_ROUNDS)
-            weight = self._host_weight[index] * fade
-            total = self._host_s[index] * weight + seconds.sum()
-            self._host_weight[index] = weight + seconds.size
-            self._host_s[index] = total / self._host_weight[index]
-
-    def _observe_target(self, rows: IntArray, measured_us: IntArray) -> None:
-        logs = np.log(measured_us * _US / self.table_target_s(rows))
-        for bucket in np.unique(rows):
-            residual = self._by_bucket.setdefault(int(bucket), Residual())
-            self.clips += residual.observe(logs[rows == bucket])
-        self._overall.observe(logs)
 
     def _observe_drafter(self, rounds: RoundColumns) -> None:
         """Rounds do not say which drafter ran: with several, their tables stand as measured."""
         if len(self.hello.drafters) != 1:
             return
         name = self.hello.drafters[0].name
-        context = self.context_tokens
+        context, only = self.context_tokens, np.zeros(len(rounds), dtype=np.int64)
         drafted_s = self._drafts[name].at(context, rounds.requests, rounds.next_draft_tokens)
-        self.clips += self._draft.observe(_log_ratio(rounds.draft_us, drafted_s))
+        self._correct(self._draft, only, rounds.draft_us, drafted_s)
         if self._feeds[name]:
             fed_s = self._feeds[name].between(context, rounds.target_rows)
-            self.clips += self._feed.observe(_log_ratio(rounds.feed_us, fed_s))
+            self._correct(self._feed, only, rounds.feed_us, fed_s)
+
+    def _correct(
+        self, means: FadingMeans, index: IntArray, measured_us: IntArray, expected_s: FloatArray
+    ) -> None:
+        """Takes in the log ratios of the rounds where both times are positive."""
+        both = (measured_us > 0) & (expected_s > 0)
+        logs = np.log(measured_us[both] * _US / expected_s[both])
+        self.clips += int((np.abs(logs) > RESIDUAL_CLIP).sum())
+        means.observe(index[both], np.clip(logs, -RESIDUAL_CLIP, RESIDUAL_CLIP))
 
     def model(self) -> CostModel | None:
         """Costs for the search, or None without a table."""
         if not self.has_table:
             return None
         limits = self.hello.limits
-        feed_factor = np.full(limits.max_rows_per_forward + 1, np.exp(self._feed.mean()))
+        feed_factor = np.full(limits.max_rows_per_forward + 1, np.exp(self._feed.common(_SHRINK_WEIGHT)))
         return CostModel(
             ladder=self.ladder,
             target_s=self._by_rows(self._target, self._target_factor()),
@@ -169,12 +144,12 @@ class CostTracker:
 
     def _target_factor(self) -> FloatArray:
         """Measured over table by rows: a bucket's own residual, or the common one."""
-        common = self._overall.mean()
-        known = sorted({*self._target.rows.tolist(), *self._by_bucket})
-        unseen = Residual()
-        logs = [self._by_bucket.get(b, unseen).mean(prior=common) for b in known]
+        common = self._by_bucket.common(_SHRINK_WEIGHT)
+        known = self._by_bucket.seen()
+        known[self._target.rows[self._target.rows < known.size]] = True
+        logs = self._by_bucket.means(common, _SHRINK_WEIGHT)
         rows = np.arange(self.hello.limits.max_rows_per_forward + 1)
-        factor: FloatArray = np.exp(np.interp(rows, known, logs))
+        factor: FloatArray = np.exp(np.interp(rows, np.flatnonzero(known), logs[known]))
         return factor
 
     def _by_rows(self, curves: CurveSet, factor: FloatArray) -> FloatArray:
@@ -194,15 +169,16 @@ class CostTracker:
         lengths = np.arange(self.hello.limits.max_draft_tokens + 1)
         n, d = np.meshgrid(np.array(self.ladder), lengths, indexing="ij")
         seconds = grid.at(self.context_tokens, n.reshape(-1), d.reshape(-1)).reshape(n.shape)
-        return seconds * float(np.exp(self._draft.mean()))
+        return seconds * float(np.exp(self._draft.common(_SHRINK_WEIGHT)))
 
     def _exposed_host_s(self) -> FloatArray:
         """c(n): measured steps, interpolated over n; 0 before any round ran."""
-        seen = self._host_weight > 0
+        seen = self._host_s.seen()
         if not seen.any():
             return np.zeros(len(self.ladder))
         n = np.array(self.ladder, dtype=np.float64)
-        return np.interp(n, n[seen], self._host_s[seen])
+        means = self._host_s.means(self._host_s.common(), _HOST_SHRINK_WEIGHT)
+        return np.interp(n, n[seen], means[seen])
 
 
 def step_of(ladder: Sequence[int], requests: IntArray) -> IntArray:
@@ -218,10 +194,3 @@ def request_ladder(max_running_requests: int) -> tuple[int, ...]:
         steps |= {power, min(power + power // 2, max_running_requests)}
         power *= 2
     return tuple(sorted(steps))
-
-
-def _log_ratio(measured_us: IntArray, expected_s: FloatArray) -> FloatArray:
-    """log(measured / expected) of the rounds where both are positive."""
-    both = (measured_us > 0) & (expected_s > 0)
-    logs: FloatArray = np.log(measured_us[both] * _US / expected_s[both])
-    return logs

@@ -7,7 +7,7 @@ who is connected.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from outrider_planner.core.bounds import is_label
 from outrider_planner.core.types import (
@@ -81,13 +81,17 @@ def _faults(hello: Hello) -> Iterator[str]:
         yield f"max_draft_tokens must be 0…{MAX_DRAFT_TOKENS}"
     if list(hello.row_buckets) != sorted(set(hello.row_buckets)):
         yield "row_buckets must ascend"
+    if hello.row_buckets and not (
+        hello.row_buckets[0] >= 1 and hello.row_buckets[-1] <= _MOST_ROWS
+    ):
+        yield f"row_buckets must be 1…{_MOST_ROWS}"
     if hello.pads_rows and (
         not hello.row_buckets or hello.row_buckets[-1] < limits.max_rows_per_forward
     ):
         yield "the last row bucket must hold max_rows_per_forward where rows are padded"
     yield from _drafter_faults(hello)
     if hello.cost_table is not None:
-        yield from _table_faults(hello.cost_table)
+        yield from _table_faults(hello, hello.cost_table)
 
 
 def _drafter_faults(hello: Hello) -> Iterator[str]:
@@ -103,14 +107,28 @@ def _drafter_faults(hello: Hello) -> Iterator[str]:
             yield f"max_draft_tokens of {traits.name!r} must be 0…{MAX_DRAFT_TOKENS}"
 
 
-def _table_faults(table: CostTable) -> Iterator[str]:
-    for curve in table.target:
-        yield from _curve_faults("target", curve)
+def _table_faults(hello: Hello, table: CostTable) -> Iterator[str]:
+    yield from _curves_faults(hello, "target", table.target)
     for costs in table.drafters:
-        for curve in costs.feed:
-            yield from _curve_faults(f"feed of {costs.drafter!r}", curve)
+        yield from _curves_faults(hello, f"feed of {costs.drafter!r}", costs.feed)
         for grid in costs.draft:
             yield from _grid_faults(costs.drafter, grid)
+
+
+def _curves_faults(hello: Hello, what: str, curves: Sequence[CostCurve]) -> Iterator[str]:
+    for curve in curves:
+        yield from _curve_faults(what, curve)
+    if not curves:
+        return
+    shared = set.intersection(*(set(curve.rows) for curve in curves))
+    most = hello.limits.max_rows_per_forward
+    if not shared:
+        yield f"cost curves {what}: no row count was measured at every context length"
+    elif hello.pads_rows and max(shared) < most:
+        yield (
+            f"cost curves {what}: measured up to {max(shared)} rows, "
+            f"but max_rows_per_forward is {most} and rows are padded"
+        )
 
 
 def _curve_faults(what: str, curve: CostCurve) -> Iterator[str]:
@@ -118,6 +136,8 @@ def _curve_faults(what: str, curve: CostCurve) -> Iterator[str]:
         yield f"cost curve {what}: rows and median_us must be of equal length"
     if list(curve.rows) != sorted(set(curve.rows)) or min(curve.rows, default=0) < 1:
         yield f"cost curve {what}: rows must be positive and ascend"
+    if max(curve.rows, default=0) > _MOST_ROWS:
+        yield f"cost curve {what}: rows must be at most {_MOST_ROWS}"
     if min(curve.median_us, default=0) < 1:
         yield f"cost curve {what}: times must be positive"
 

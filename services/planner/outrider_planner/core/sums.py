@@ -6,8 +6,10 @@ activity. Does not know what is estimated from them, nor how a store keeps them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -20,6 +22,12 @@ FLEET_CLASS = "*"
 
 # Buckets older than this weight, some forty hours of activity, no longer matter.
 _LEAST_WEIGHT = 0.01
+_BUCKET_FADE = 2.0 ** (-BUCKET_S / SLOW_HALF_LIFE_S)
+# So many non-empty buckets have a weight, newest first; a reader needs no others.
+MOST_BUCKETS = math.floor(math.log(_LEAST_WEIGHT, _BUCKET_FADE)) + 1
+# The largest amount a store must take: every language it may be written in holds it exactly.
+MOST_AMOUNT = 2**53 - 1
+_FAST_FADE = 2.0 ** (-1.0 / FAST_HALF_LIFE_ROUNDS)
 _KINDS = ("drafted", "verified", "accepted")
 _ASKED = "asked"
 _SEPARATOR = "|"
@@ -68,15 +76,15 @@ class Counts:
         plane: FloatArray = self.grid[2]
         return plane
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: Counts, weight: float = 1.0) -> None:
         """Adds in place; the other may hold fewer positions."""
         positions = other.asked.size
-        self.asked[:positions] += other.asked
-        self.grid[:, :positions] += other.grid
+        self.asked[:positions] += weight * other.asked
+        self.grid[:, :positions] += weight * other.grid
 
     def fade(self, rounds: int) -> None:
         """Ages in place by a number of drafting rounds."""
-        factor = 2.0 ** (-rounds / FAST_HALF_LIFE_ROUNDS)
+        factor = _FAST_FADE**rounds
         self.asked *= factor
         self.grid *= factor
 
@@ -89,6 +97,16 @@ class Counts:
         return Counts(np.floor(self.asked * factor), np.floor(self.grid * factor))
 
 
+def batch_weight(rounds: int) -> float:
+    """Mean weight of the rounds of one batch, of which the older ones have faded already.
+
+    With it a batch of any size adds no more than the steady state.
+    """
+    if rounds <= 1:
+        return 1.0
+    return (1.0 - _FAST_FADE**rounds) / ((1.0 - _FAST_FADE) * rounds)
+
+
 def total(counts: Iterable[Counts], positions: int, bins: int = MAX_BINS) -> Counts:
     """The sum of all."""
     result = Counts.zeros(positions, bins)
@@ -98,15 +116,19 @@ def total(counts: Iterable[Counts], positions: int, bins: int = MAX_BINS) -> Cou
 
 
 def to_fields(key: CellKey, counts: Counts) -> dict[str, int]:
-    """Non-zero sums by field name, as the store keeps them."""
+    """Non-zero sums by field name, as the store keeps them; each within ``MOST_AMOUNT``."""
     head = _SEPARATOR.join((key.drafter, key.request_class, str(key.context_band)))
     fields: dict[str, int] = {}
     for position in np.flatnonzero(counts.asked):
-        fields[f"{head}|{_ASKED}|{position}|0"] = int(counts.asked[position])
+        fields[f"{head}|{_ASKED}|{position}|0"] = _amount(counts.asked[position])
     for kind, position, bin_ in np.argwhere(counts.grid):
         name = f"{head}|{_KINDS[kind]}|{position}|{bin_}"
-        fields[name] = int(counts.grid[kind, position, bin_])
+        fields[name] = _amount(counts.grid[kind, position, bin_])
     return fields
+
+
+def _amount(value: float) -> int:
+    return int(min(value, MOST_AMOUNT))
 
 
 def from_fields(fields: Mapping[str, float]) -> dict[CellKey, Counts]:
@@ -142,21 +164,16 @@ def weigh(buckets_newest_first: Sequence[Mapping[str, int]]) -> dict[str, float]
     The age of a bucket is its length times the number of later non-empty ones, so a quiet night
     erases nothing.
     """
-    step = 2.0 ** (-BUCKET_S / SLOW_HALF_LIFE_S)
-    weight = 1.0
+    filled = (bucket for bucket in buckets_newest_first if bucket)
     sums: dict[str, float] = {}
-    for bucket in buckets_newest_first:
-        if not bucket:
-            continue
+    for age, bucket in enumerate(islice(filled, MOST_BUCKETS)):
+        weight = _BUCKET_FADE**age
         for name, value in bucket.items():
             sums[name] = sums.get(name, 0.0) + weight * value
-        weight *= step
-        if weight < _LEAST_WEIGHT:
-            break
     return sums
 
 
 def merge(into: dict[str, int], fields: Mapping[str, int]) -> None:
-    """Adds integer sums in place; exact in any order."""
+    """Adds integer sums in place, up to ``MOST_AMOUNT``; below it exact in any order."""
     for name, value in fields.items():
-        into[name] = into.get(name, 0) + value
+        into[name] = min(into.get(name, 0) + value, MOST_AMOUNT)

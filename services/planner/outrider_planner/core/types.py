@@ -132,6 +132,11 @@ class Hello:
     worker_address: str = ""
     protocol_version: int = PROTOCOL_VERSION
 
+    @property
+    def most_bucket_rows(self) -> int:
+        """The most rows a round can be launched with, padding included."""
+        return max(self.limits.max_rows_per_forward, *self.row_buckets[-1:], 0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundColumns:
@@ -257,7 +262,10 @@ class ProbeDirective:
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """How the worker's guard is sized: planner.md, "The guard"."""
+    """How the worker's guard is sized: planner.md, "The guard".
+
+    ``enabled`` is reserved on the wire and ignored: only a worker can switch its guard off.
+    """
 
     enabled: bool = True
     minimum_threshold_tokens: float = 8.0

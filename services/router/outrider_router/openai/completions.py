@@ -21,7 +21,7 @@ class CompletionReader:
     def parse(self, value: Any) -> tuple[CompletionBody, list[str | list[int]]]:
         """The body and its prompts."""
         body = parse(CompletionBody, value)
-        return body, body.prompts
+        return body, body.prompt
 
     def characters(self, prompt: str | list[int]) -> int:
         """Size of the prompt's text; tokens have none."""

@@ -4,14 +4,14 @@ A dialect knows the shape of one choice; the frame around it is the same for bot
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from outrider_router.generation import Delta, Ending
 from outrider_router.openai.schema import GenerationBody
 from outrider_router.text.model_text import ModelText
 
-# What one endpoint calls a prompt: messages, a string or token ids.
-PromptSource = Any
+# What one endpoint calls a prompt: messages, or a string or token ids.
+Prompt = TypeVar("Prompt")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Usage:
         }
 
 
-class Reader(Protocol):
+class Reader(Protocol[Prompt]):
     """One endpoint's way with requests.
 
     Attributes:
@@ -58,7 +58,7 @@ class Reader(Protocol):
     endpoint: str
     prompt_param: str
 
-    def parse(self, value: Any) -> tuple[GenerationBody, list[PromptSource]]:
+    def parse(self, value: Any) -> tuple[GenerationBody, list[Prompt]]:
         """The checked body and its prompts, not yet tokens.
 
         Raises:
@@ -66,11 +66,11 @@ class Reader(Protocol):
         """
         ...
 
-    def characters(self, prompt: PromptSource) -> int:
+    def characters(self, prompt: Prompt) -> int:
         """Size of one prompt's text."""
         ...
 
-    def encode(self, text: ModelText, prompt: PromptSource) -> list[int]:
+    def encode(self, text: ModelText, prompt: Prompt) -> list[int]:
         """Token ids of one prompt; runs in a thread."""
         ...
 

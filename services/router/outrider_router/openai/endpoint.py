@@ -7,7 +7,7 @@ answer begins. A client that goes, at whatever point, stops its request on the w
 import itertools
 import secrets
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Generic
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -16,7 +16,7 @@ from outrider_router.admission import Overloaded, Place
 from outrider_router.generation import GenerationFailed, Order, generating
 from outrider_router.metrics import RequestRecord
 from outrider_router.openai.answer import AnswerWriter
-from outrider_router.openai.dialect import Frame, PromptSource, Reader, Writer
+from outrider_router.openai.dialect import Frame, Prompt, Reader, Writer
 from outrider_router.openai.errors import ApiError, invalid, of_failure
 from outrider_router.openai.params import Wishes, ignored_fields, wishes_of
 from outrider_router.openai.prompts import encode_prompt, served_model
@@ -31,10 +31,10 @@ _CLIENT_CLOSED_REQUEST = 499
 _sequence = itertools.count(1)
 
 
-class GenerationEndpoint:
+class GenerationEndpoint(Generic[Prompt]):
     """Answers generation requests of one kind."""
 
-    def __init__(self, state: RouterState, reader: Reader, writer: Writer) -> None:
+    def __init__(self, state: RouterState, reader: Reader[Prompt], writer: Writer) -> None:
         self._state = state
         self._reader = reader
         self._writer = writer
@@ -69,7 +69,7 @@ class GenerationEndpoint:
         wishes = wishes_of(body, model.options, model.vocab_size)
         async with AsyncExitStack() as stack:
             try:
-                place = stack.enter_context(self._admit(wishes.choices * len(sources)))
+                place = stack.enter_context(self._admit(wishes.choices, len(sources)))
                 prompts = [await self._encode(model, source) for source in sources]
                 place.charge_prompt(sum(map(len, prompts)))
                 record.prompt_tokens = sum(map(len, prompts))
@@ -91,23 +91,25 @@ class GenerationEndpoint:
                 delivered = record.completion_tokens > 0
                 raise of_failure(error.failure, self._reader.prompt_param, delivered) from error
 
-    def _admit(self, choices: int) -> Place:
+    def _admit(self, choices: int, prompts: int) -> Place:
         limit = self._state.settings.max_choices
-        if choices > limit:
-            raise invalid(f"at most {limit} choices are offered per request", "n")
-        return self._state.admission.admit(choices)
+        if choices * prompts > limit:
+            param = "n" if choices > limit else self._reader.prompt_param
+            asked = f"{prompts} prompts with {choices} each" if prompts > 1 else str(choices)
+            raise invalid(f"at most {limit} choices per request are offered, not {asked}", param)
+        return self._state.admission.admit(choices * prompts)
 
-    async def _encode(self, model: ServedModel, source: PromptSource) -> list[int]:
+    async def _encode(self, model: ServedModel, source: Prompt) -> list[int]:
         return await encode_prompt(self._state, model, self._reader, source)
 
     def _order(
         self, model: ServedModel, wishes: Wishes, prompts: list[list[int]], request_id: str
     ) -> Order:
         """One submission per choice; the seed is always set, so that a retry repeats the text."""
-        seed = secrets.randbits(64) if wishes.seed is None else wishes.seed
-        limit_s = self._state.settings.request_limit_s
         submissions = []
         for prompt in prompts:
+            # Choices of one prompt differ by their index; equal prompts only by their seed.
+            seed = secrets.randbits(64) if wishes.seed is None else wishes.seed
             # Clients may repeat a request id; the worker must not see one twice.
             unique_id = f"{request_id}.{next(_sequence)}"
             sampling = wishes.sampling(model.context_tokens - len(prompt))
@@ -119,10 +121,10 @@ class GenerationEndpoint:
                     seed=seed,
                     sampling=sampling,
                     speculation=wishes.speculation,
-                    deadline_ms=int(limit_s * 1000),
                 )
                 for choice in range(wishes.choices)
             ]
+        limit_s = self._state.settings.request_limit_s
         return Order(model, tuple(submissions), wishes.stops, limit_s)
 
     def _frame(self, model: ServedModel, body: GenerationBody) -> Frame:

@@ -1,6 +1,6 @@
 """Finding the model a request names and turning its prompt into tokens, off the event loop."""
 
-from outrider_router.openai.dialect import PromptSource, Reader
+from outrider_router.openai.dialect import Prompt, Reader
 from outrider_router.openai.errors import ApiError, invalid, too_long
 from outrider_router.routing.registry import NoWorker, Registry, ServedModel, UnknownModel
 from outrider_router.state import RouterState
@@ -24,7 +24,7 @@ def served_model(registry: Registry, name: str) -> ServedModel:
 
 
 async def encode_prompt(
-    state: RouterState, model: ServedModel, reader: Reader, source: PromptSource
+    state: RouterState, model: ServedModel, reader: Reader[Prompt], source: Prompt
 ) -> list[int]:
     """Token ids of a prompt that leaves room in the context.
 
@@ -33,10 +33,7 @@ async def encode_prompt(
             model's template refuses.
     """
     param = reader.prompt_param
-    # Known before the text is encoded, which takes time in proportion to its length.
-    least = model.text.least_tokens(reader.characters(source))
-    if least >= model.context_tokens:
-        raise too_long(f"more than {least}", model.context_tokens, param)
+    refuse_hopeless(model, reader.characters(source), param)
     try:
         ids = await state.in_text_thread(reader.encode, model.text, source)
     except (TemplateError, MaskError) as error:
@@ -48,3 +45,14 @@ async def encode_prompt(
     if max(ids) >= model.vocab_size:
         raise invalid("the prompt has a token outside the vocabulary", param)
     return ids
+
+
+def refuse_hopeless(model: ServedModel, characters: int, param: str) -> None:
+    """Refuse a text that cannot fit, before it is encoded: that takes time as its length does.
+
+    Raises:
+        ApiError: 400.
+    """
+    least = model.text.least_tokens(characters)
+    if least >= model.context_tokens:
+        raise too_long(f"more than {least}", model.context_tokens, param)

@@ -8,10 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from outrider_router.openai.bounded import MAX_TOKEN_ID, Prompts, TokenIds, at_most
 from outrider_router.openai.errors import ApiError, invalid
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
-TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Body = TypeVar("Body", bound=BaseModel)
 _LOOSE = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
@@ -50,7 +51,7 @@ class GenerationBody(BaseModel):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     ignore_eos: bool | None = None
-    speculation: SpeculationField | None = None
+    speculation: Annotated[SpeculationField | None, at_most(8)] = None
     return_token_ids: bool | None = None
     # Offered only where the worker declares them.
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
@@ -58,13 +59,14 @@ class GenerationBody(BaseModel):
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=2**32)] | None = None
-    logit_bias: (
+    logit_bias: Annotated[
         dict[
             Annotated[str, Field(pattern=r"^\d{1,9}$")],
             Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
         ]
-        | None
-    ) = None
+        | None,
+        at_most(1024),
+    ] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -89,21 +91,7 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """Body of `/v1/completions`."""
 
-    prompt: (
-        str
-        | Annotated[list[str], Field(min_length=1)]
-        | Annotated[list[TokenId], Field(min_length=1)]
-        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
-    )
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts one by one."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if isinstance(self.prompt[0], int):
-            return [self.prompt]
-        return list(self.prompt)
+    prompt: Prompts
 
 
 class TokenizeBody(BaseModel):
@@ -125,7 +113,7 @@ class DetokenizeBody(BaseModel):
     model_config = _LOOSE
 
     model: str
-    tokens: list[TokenId]
+    tokens: TokenIds
 
 
 def parse(kind: type[Body], value: Any) -> Body:

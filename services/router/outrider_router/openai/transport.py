@@ -35,7 +35,8 @@ async def read_json(request: Request, limit_bytes: int) -> Any:
         if len(body) > limit_bytes:
             raise ApiError(413, f"the body is larger than {limit_bytes} bytes")
     try:
-        value = json.loads(body)
+        # Left to itself, json also reads UTF-16, and halves of characters in either.
+        value = json.loads(body.decode("utf-8-sig"))
         if _SURROGATE.search(body):
             # JSON can name halves of characters, which no text in UTF-8 has.
             json.dumps(value, ensure_ascii=False).encode()

@@ -1,10 +1,12 @@
 """The workers and what they serve: who is ready, how loaded each is, and the models' text side.
 
-Workers come from a fixed list. A lost one is not chosen until it is back and ready. Knows nothing
-of HTTP or of what a request asks for.
+Workers come from a fixed list. A lost one is not chosen until it is back and ready. While a model
+is being replaced, workers of one name serve different files, told apart by their digest: a prompt
+made with the tokenizer of one goes to no other. Knows nothing of HTTP or of what a request asks.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +34,7 @@ class NoWorker(Exception):
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as its ready workers serve it: what all of them can do."""
+    """A model as its ready workers of one digest serve it: what all of them can do."""
 
     name: str
     text: ModelText
@@ -119,7 +121,7 @@ class Registry:
         return [self.model(name) for name in sorted(names)]
 
     def model(self, name: str) -> ServedModel:
-        """The model as its ready workers serve it.
+        """The model as its ready workers serve it; of several digests the one most of them have.
 
         Raises:
             UnknownModel: nobody ever served it, though somebody serves something.
@@ -131,12 +133,14 @@ class Registry:
             if name in self._created_s or (trouble and not self._created_s):
                 raise NoWorker(trouble or f"no worker is ready for the model {name!r}")
             raise UnknownModel(name)
+        [(digest, _)] = Counter(status.model_digest for status in statuses).most_common(1)
+        statuses = [status for status in statuses if status.model_digest == digest]
         first = statuses[0]
         return ServedModel(
             name=name,
             text=self._texts[_text_key(first)].result(),
             created_s=self._created_s[name],
-            digest=first.model_digest,
+            digest=digest,
             engine_version=first.engine_version,
             drafters=first.drafters,
             vocab_size=first.vocab_size,
@@ -144,7 +148,7 @@ class Registry:
             options=frozenset.intersection(*(status.options for status in statuses)),
         )
 
-    def pick(self, model: str, without: Collection[str] = ()) -> WorkerClient:
+    def pick(self, model: ServedModel, without: Collection[str] = ()) -> WorkerClient:
         """The worker for a new request.
 
         Raises:
@@ -156,7 +160,8 @@ class Registry:
             if address not in without and self._serves(worker, model)
         ]
         if not candidates:
-            raise NoWorker(self.trouble() or f"no other worker is ready for the model {model!r}")
+            trouble = self.trouble()
+            raise NoWorker(trouble or f"no other worker is ready for the model {model.name!r}")
         self._turn += 1
         return self.workers[self._picker.choose(candidates, self._turn).address].client
 
@@ -170,9 +175,11 @@ class Registry:
         finally:
             worker.in_flight -= choices
 
-    def _serves(self, worker: Worker, model: str) -> bool:
+    def _serves(self, worker: Worker, model: ServedModel) -> bool:
         status = worker.client.status
-        return worker.client.trouble is None and status is not None and status.model == model
+        if worker.client.trouble is not None or status is None:
+            return False
+        return _text_key(status) == (model.name, model.digest)
 
     def _ready_statuses(self) -> list[WorkerStatus]:
         clients = [worker.client for worker in self.workers.values()]

@@ -7,7 +7,7 @@ then reconnects with growing, jittered waits. What a request or a model means is
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 
@@ -89,9 +89,11 @@ class WorkerClient:
     def submit(self, submissions: Sequence[Submission]) -> Iterator[Mailbox]:
         """Send choices and take their news; leaving cancels those that have not ended."""
         mailbox = Mailbox(submissions)
-        try:
+        # A stack, so that trouble with one place leaves none of the others behind.
+        with ExitStack() as leaving:
             for place, submission in enumerate(submissions):
                 self._places[submission.key] = (mailbox, place)
+                leaving.callback(self.cancel, mailbox, place)
             if self._outgoing is None:
                 reason = f"the worker is not connected: {self._lost_because}"
                 mailbox.fail(Failure(FailureCode.UNAVAILABLE, reason))
@@ -99,9 +101,6 @@ class WorkerClient:
                 for submission in submissions:
                     self._outgoing.put_nowait(submit_message(submission))
             yield mailbox
-        finally:
-            for place in range(len(submissions)):
-                self.cancel(mailbox, place)
 
     def cancel(self, mailbox: Mailbox, place: int) -> None:
         """Take no more news of one choice; the worker drops it if it has not ended it."""
@@ -136,8 +135,10 @@ class WorkerClient:
         except* (grpc.aio.AioRpcError, LinkLost) as errors:
             reasons = [_reason(error) for error in errors.exceptions]
         except* Exception as errors:
-            log.exception("worker_link_failed", worker=self.address)
             reasons = [_reason(error) for error in errors.exceptions]
+            # Tried again every few seconds; the same trace each time would only fill the log.
+            if "; ".join(reasons) != self._lost_because:
+                log.exception("worker_link_failed", worker=self.address)
         return "; ".join(reasons)
 
     async def _describe(self, wire: WorkerWire) -> None:

@@ -1,0 +1,57 @@
+"""Means over rounds that fade: what was measured lately, by bucket or ladder step.
+
+Knows how quickly measurements age and how few of them are trusted. Does not know what is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider_planner.core.types import BoolArray, FloatArray, IntArray
+
+HALF_LIFE_ROUNDS = 64.0
+# An index with less weight than this counts as never seen.
+_LEAST_WEIGHT = 1e-3
+
+
+@dataclass(slots=True, eq=False)
+class FadingMeans:
+    """One mean per index. All of them fade with every round, wherever it ran: after a noisy minute
+    an index that is not used any more returns to the value common to all."""
+
+    total: FloatArray
+    weight: FloatArray
+
+    @classmethod
+    def zeros(cls, size: int) -> FadingMeans:
+        """Nothing measured."""
+        return cls(np.zeros(size), np.zeros(size))
+
+    def observe(self, index: IntArray, values: FloatArray) -> None:
+        """Takes in one value per round, oldest first.
+
+        Within the batch older rounds weigh less too, so a batch of any size weighs no more than
+        the steady state.
+        """
+        weights = 2.0 ** (-np.arange(values.size - 1, -1, -1.0) / HALF_LIFE_ROUNDS)
+        fade = 2.0 ** (-values.size / HALF_LIFE_ROUNDS)
+        size = self.total.size
+        self.total = self.total * fade + np.bincount(index, weights * values, size)
+        self.weight = self.weight * fade + np.bincount(index, weights, size)
+
+    def seen(self) -> BoolArray:
+        """Which indices were measured and not forgotten."""
+        result: BoolArray = self.weight > _LEAST_WEIGHT
+        return result
+
+    def common(self, shrink_weight: float = 0.0) -> float:
+        """The mean over all indices, shrunk to 0; 0 where nothing was measured."""
+        weight = float(self.weight.sum()) + shrink_weight
+        return float(self.total.sum()) / weight if weight > 0 else 0.0
+
+    def means(self, prior: float, shrink_weight: float) -> FloatArray:
+        """The mean of every index, shrunk to ``prior`` so that few rounds cannot move it far."""
+        result: FloatArray = (self.total + shrink_weight * prior) / (self.weight + shrink_weight)
+        return result

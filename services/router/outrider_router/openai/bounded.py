@@ -1,0 +1,71 @@
+"""Types for large fields of a request body, checked without a wish to report every fault.
+
+For a list pydantic collects an error per wrong element and member of a union; a client could make
+that take seconds, in which nothing else is served. Here the kind of a whole list is decided first,
+and the first fault is the only one.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+MAX_TOKEN_ID = 2**32 - 1
+
+
+def at_most(entries: int) -> BeforeValidator:
+    """Refuses lists and objects with more entries before a look at any of them."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > entries:
+            text = "has more than {limit} entries"
+            raise PydanticCustomError("too_many_entries", text, {"limit": entries})
+        return value
+
+    return BeforeValidator(check)
+
+
+def _token_ids(value: Any) -> list[int]:
+    if _are_token_ids(value):
+        ids: list[int] = value
+        return ids
+    raise PydanticCustomError("token_ids", "must be a list of token ids")
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """The prompts one by one, whichever of the four forms they came in."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if _all_of(str, value):
+            return value
+        if _are_token_ids(value):
+            return [value]
+        if _all_of(list, value) and all(one and _are_token_ids(one) for one in value):
+            return value
+    raise PydanticCustomError(
+        "prompt", "must be a string, token ids, or a list of either; no list may be empty"
+    )
+
+
+def _are_token_ids(value: Any) -> bool:
+    """Whole numbers that fit the wire; a bool is none."""
+    if not isinstance(value, list) or not _all_of(int, value):
+        return False
+    return not value or (min(value) >= 0 and max(value) <= MAX_TOKEN_ID)
+
+
+def _all_of(kind: type, values: list[Any]) -> bool:
+    """Every value is exactly of this kind; one pass at the speed of the interpreter's own loops."""
+    return set(map(type, values)) <= {kind}
+
+
+_TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+
+TokenIds = Annotated[list[int], PlainValidator(_token_ids, json_schema_input_type=list[_TokenId])]
+Prompts = Annotated[
+    list[str | list[int]],
+    PlainValidator(
+        _prompts, json_schema_input_type=str | list[str] | list[_TokenId] | list[list[_TokenId]]
+    ),
+]
