@@ -50,8 +50,10 @@ def main() -> None:
     finally:
         planner.terminate()
         planner.wait(20)
-    print(f"report sent → plan applied: {latency_ms} ms")
-    write_result("push_latency", vars(options), [{"report_to_plan_ms": latency_ms.summary()}])
+    unanswered = options.rounds - len(latency_ms.values)
+    print(f"report sent → plan applied: {latency_ms} ms; {unanswered} reports changed no plan")
+    row = {"report_to_plan_ms": latency_ms.summary(), "reports_without_a_new_plan": unanswered}
+    write_result("push_latency", vars(options), [row])
 
 
 def _start_planner(token: str) -> "subprocess.Popen[bytes]":
@@ -82,7 +84,7 @@ async def _measure(token: str, rounds: int) -> Series:
                 async with asyncio.timeout(0.5):
                     await _next_plan(call, book, stream)
             except TimeoutError:
-                continue  # the plan did not change
+                continue  # the plan did not change: nothing was pushed
             latency_ms.add((time.perf_counter() - started_s) * 1e3)
             await asyncio.sleep(0.1)
     return latency_ms

@@ -27,6 +27,7 @@ class Child:
         self.spec = spec
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._process = process
+        self._swept = False
         self._pump = asyncio.create_task(self._show_lines(show))
 
     @property
@@ -57,7 +58,10 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """End the whole session at once."""
+        """End the whole session at once; once it is known to be empty, its id is not ours."""
+        if self._swept:
+            return
+        self._swept = self._process.returncode is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

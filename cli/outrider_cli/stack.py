@@ -7,7 +7,7 @@ is never on a command line.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outrider_cli.options import LOOPBACK, StackOptions
+from outrider_cli.options import LOOPBACK, StackOptions, is_hub_id
 
 PLANNER = "planner"
 ROUTER = "router"
@@ -85,6 +85,9 @@ def _worker(options: StackOptions, model: str, index: int) -> ChildSpec:
         "OUTRIDER_WORKER_PORT": str(grpc.number),
         "OUTRIDER_WORKER_METRICS_PORT": str(metrics.number),
         "OUTRIDER_WORKER_MODEL": model,
+        # A hub model is loaded from a folder named by its commit; clients know it by its hub id.
+        "OUTRIDER_WORKER_SERVED_NAME": options.model if is_hub_id(options.model) else "",
+        "OUTRIDER_WORKER_DRAIN_LIMIT_S": "8",
         "OUTRIDER_WORKER_DRAFTER": options.drafter,
         "OUTRIDER_WORKER_PLANNER": f"{LOOPBACK}:{options.planner_port}",
         "OUTRIDER_WORKER_MAX_DRAFT": str(options.max_draft),

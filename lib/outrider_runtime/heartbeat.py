@@ -21,6 +21,7 @@ class Heartbeat:
         self._interval_s = interval_s
         self._deadline_s = deadline_s
         self._last_heard_s = now_s
+        self._last_judged_s = now_s
         self._next_send_s = now_s
         self._sequence = 0
 
@@ -37,7 +38,15 @@ class Heartbeat:
         return self._sequence
 
     def expired(self, now_s: float) -> bool:
-        """True once nothing has been heard for the deadline."""
+        """True once nothing has been heard for the deadline; to be asked every second or so.
+
+        If it has not been asked for long, this process itself was held up, and what the other side
+        sent meanwhile waits to be read: the time does not count.
+        """
+        own_pause_s = now_s - self._last_judged_s
+        self._last_judged_s = now_s
+        if own_pause_s > self._deadline_s / 2:
+            self._last_heard_s += own_pause_s
         return now_s - self._last_heard_s > self._deadline_s
 
 

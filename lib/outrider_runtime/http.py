@@ -22,7 +22,10 @@ def listen(host: str, port: int) -> socket.socket:
     """
     address = host.strip("[]")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    bound = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    # Made anew so that it knows its protocol: asyncio sends small writes at once (TCP_NODELAY) only
+    # on sockets that say TCP, and without that an answer can wait 40 ms for the client's kernel.
+    return socket.socket(fileno=bound.detach())
 
 
 def quiet_server(app: Callable[..., Any], **options: Any) -> uvicorn.Server:

@@ -10,10 +10,12 @@ import openai as openai_sdk
 import pytest
 
 from tests.support.chat import QUESTIONS, client, stream, stream_all
+from tests.support.net import wait_until
 from tests.support.processes import Stack
 
 pytestmark = pytest.mark.e2e
 EIGHT = QUESTIONS[3:11]
+ENDLESS = {"extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
@@ -22,37 +24,55 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-def _plan_version(stack: Stack) -> float:
+def _metric(stack: Stack, name: str) -> float:
     url = f"http://127.0.0.1:{stack.worker_metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=5) as response:
         lines = response.read().decode().splitlines()
-    (value,) = (line.split()[1] for line in lines if line.startswith("outrider_worker_plan_vers"))
+    (value,) = (line.split()[1] for line in lines if line.startswith(f"outrider_worker_{name} "))
     return float(value)
+
+
+def _plans_applied(stack: Stack) -> float:
+    return _metric(stack, "plans_applied_total")
 
 
 async def test_a_planner_killed_or_frozen_changes_no_stream(stack: Stack) -> None:
     """Z08: no stream stalls or differs; a new planner's plans are in force within 5 s."""
     async with client(stack) as openai:
-        before = await stream_all(openai, EIGHT, max_tokens=16)
-        running = asyncio.create_task(stream_all(openai, EIGHT, max_tokens=16))
-        await asyncio.sleep(1.0)
+        before = await stream_all(openai, EIGHT, max_tokens=24, **ENDLESS)
+        running = asyncio.create_task(stream_all(openai, EIGHT, max_tokens=24, **ENDLESS))
+        await asyncio.sleep(0.7)
         frozen = stack.kill("planner", signal.SIGSTOP)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.4)
+        assert not running.done(), "the planner is to be lost in the middle"
+        applied = await asyncio.to_thread(_plans_applied, stack)
         killed = stack.kill("planner", signal.SIGKILL)
         assert frozen == killed
         assert await running == before
         await asyncio.to_thread(stack.wait_restarted, "planner", killed, 20)
+        # Five seconds from when the new planner answers; it takes a moment to start.
+        await asyncio.to_thread(wait_until, lambda: _answers(stack), 20, "the planner's answer")
         up_s = time.monotonic()
-        while await asyncio.to_thread(_plan_version, stack) == 0:
-            assert time.monotonic() - up_s < 5 + 2, "no plan within 5 s of the planner's start"
+        while await asyncio.to_thread(_plans_applied, stack) == applied:
+            assert time.monotonic() - up_s < 5, "no plan within 5 s of the planner's start"
             await asyncio.sleep(0.1)
-        assert await stream(openai, EIGHT[0], 16) == before[0]
+        assert await stream(openai, EIGHT[0], 24, **ENDLESS) == before[0]
+
+
+def _answers(stack: Stack) -> bool:
+    try:
+        url = f"http://127.0.0.1:{stack.planner_http_port}/health"
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 async def test_a_killed_worker_is_an_error_never_a_hang(stack: Stack) -> None:
     async with client(stack) as openai:
-        running = [asyncio.create_task(stream(openai, q, 200)) for q in EIGHT[:4]]
+        running = [asyncio.create_task(stream(openai, q, 400, **ENDLESS)) for q in EIGHT[:4]]
         await asyncio.sleep(2.0)
+        assert not any(task.done() for task in running)
         killed = stack.kill("worker-0", signal.SIGKILL)
         async with asyncio.timeout(15):
             ends = await asyncio.gather(*running, return_exceptions=True)

@@ -57,6 +57,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         submitted: everything received, in order.
         cancelled: keys of cancelled choices, in order.
         active: choices being played.
+        descriptions: how often it was asked what it is.
     """
 
     script: Scripter | Script = Script([])
@@ -75,6 +76,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     cancelled: list[Key] = field(default_factory=list)
     active: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
     running_requests: int = 0
+    descriptions: int = 0
     _server: RpcServer | None = None
     _round: int = 0
 
@@ -203,6 +205,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.DescribeRequest, context: Any
     ) -> worker_pb2.DescribeResponse:
         """The description as the attributes have it now."""
+        self.descriptions += 1
         while self.frozen:
             await asyncio.sleep(0.02)
         return worker_pb2.DescribeResponse(

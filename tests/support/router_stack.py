@@ -103,21 +103,21 @@ async def running_router(
     """Run a router for these workers; waits until it is ready unless told otherwise."""
     addresses = tuple(w if isinstance(w, str) else w.address for w in workers)
     state = build_state(RouterSettings(workers=addresses, **settings), clock)
-    async with _served(state) as url:
-        async with (
-            # Plain HTTP: reading the machine's certificates would only take time.
-            httpx2.AsyncClient(base_url=url, timeout=20, verify=False) as http,
-            openai.AsyncOpenAI(
-                base_url=f"{url}/v1",
-                api_key=api_key,
-                max_retries=0,
-                http_client=httpx2.AsyncClient(timeout=20, verify=False),
-            ) as client,
-        ):
-            router = RunningRouter(state, url, http, client)
-            if ready:
-                await router.until_ready()
-            yield router
+    async with (
+        # Plain HTTP: reading the machine's certificates would only take time.
+        _served(state) as url,
+        httpx2.AsyncClient(base_url=url, timeout=20, verify=False) as http,
+        openai.AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key=api_key,
+            max_retries=0,
+            http_client=httpx2.AsyncClient(timeout=20, verify=False),
+        ) as client,
+    ):
+        router = RunningRouter(state, url, http, client)
+        if ready:
+            await router.until_ready()
+        yield router
 
 
 @dataclass(frozen=True)

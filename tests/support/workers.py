@@ -1,8 +1,11 @@
 """A whole worker on the tiny model, inside the test's event loop, behind real gRPC."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from outrider.common.v1 import common_pb2 as common
@@ -10,6 +13,8 @@ from outrider.worker.v1 import worker_pb2 as wire
 from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
 from outrider_runtime.rpc import open_channel, token_metadata
 from outrider_worker.assembly import assemble
+from outrider_worker.engine.tables import ForwardTable, RoundTable
+from outrider_worker.runner import Launched, PrefillResult, RoundResult, Runner
 from outrider_worker.service import Worker
 from outrider_worker.settings import WorkerSettings
 from tests.support.tiny_models import shared_tiny_llama
@@ -35,12 +40,34 @@ def tiny_settings(**overrides: Any) -> WorkerSettings:
     return WorkerSettings(**{**values, **overrides})
 
 
+class _Slowed(Runner):
+    """A runner whose rounds take longer, for tests that need streams to last."""
+
+    def __init__(self, inner: Runner, extra_s: float) -> None:
+        self._inner = inner
+        self._extra_s = extra_s
+
+    def launch_round(self, table: RoundTable) -> Launched[RoundResult]:
+        time.sleep(self._extra_s)
+        return self._inner.launch_round(table)
+
+    def launch_prefill(self, table: ForwardTable) -> Launched[PrefillResult]:
+        return self._inner.launch_prefill(table)
+
+
 @asynccontextmanager
-async def running_worker(**overrides: Any) -> AsyncIterator[Worker]:
+async def running_worker(
+    extra_round_s: float = 0.0,
+    on_failure: Callable[[], None] = lambda: None,
+    **overrides: Any,
+) -> AsyncIterator[Worker]:
     """A worker that is ready; stopped, with a short drain, at the end."""
     settings = tiny_settings(**overrides)
     assembly = await asyncio.to_thread(assemble, settings)
-    worker = await Worker.start(settings, assembly, on_failure=lambda: None)
+    if extra_round_s:
+        slowed = replace(assembly.parts, runner=_Slowed(assembly.parts.runner, extra_round_s))
+        assembly = replace(assembly, parts=slowed)
+    worker = await Worker.start(settings, assembly, on_failure=on_failure)
     try:
         yield worker
     finally:
@@ -57,7 +84,8 @@ class Router:
         self.pongs = 0
         self.tokens_messages = 0
         self._ended = asyncio.Condition()
-        self._reader = asyncio.create_task(self._read())
+        self._writing = asyncio.Lock()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
 
     async def submit(
         self, request_id: str, prompt_ids: Sequence[int], max_tokens: int = 16, **fields: Any
@@ -66,13 +94,10 @@ class Router:
         message = wire.Submit(request_id=request_id, prompt_ids=prompt_ids, **fields)
         if not message.sampling.max_tokens:
             message.sampling.max_tokens = max_tokens
-        await self._call.write(wire.AttachRequest(submit=message))
+        await self._write(wire.AttachRequest(submit=message))
 
     async def cancel(self, request_id: str) -> None:
-        await self._call.write(wire.AttachRequest(cancel=wire.Cancel(request_id=request_id)))
-
-    async def ping(self) -> None:
-        await self._call.write(wire.AttachRequest(ping=common.Heartbeat(sequence=1)))
+        await self._write(wire.AttachRequest(cancel=wire.Cancel(request_id=request_id)))
 
     async def end(self, request_id: str, limit_s: float = 20.0) -> wire.RequestTokens:
         """Wait for a request's last message."""
@@ -92,9 +117,28 @@ class Router:
                         self.ends[item.request_id] = item
                         self._ended.notify_all()
 
+    async def _beat(self) -> None:
+        for sequence in itertools.count(1):
+            await self._write(wire.AttachRequest(ping=common.Heartbeat(sequence=sequence)))
+            await asyncio.sleep(1.0)
+
+    async def _write(self, message: wire.AttachRequest) -> None:
+        async with self._writing:  # a stream takes one write at a time
+            await self._call.write(message)
+
+    @property
+    def reading(self) -> "list[asyncio.Task[None]]":
+        """The task that ends when the stream does."""
+        return self._tasks[:1]
+
+    def stop_beating(self) -> None:
+        self._tasks[1].cancel()
+
     async def detach(self) -> None:
         self._call.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @asynccontextmanager

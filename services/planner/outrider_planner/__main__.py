@@ -15,22 +15,23 @@ from outrider_runtime.settings import ConfigurationError
 
 
 def main() -> int:
-    """Exit status 0 after a clean stop, 2 for settings that cannot work."""
-    exit_with_parent_if_asked()
+    """Exit status 0 after a clean stop, 2 for settings under which the planner cannot start."""
     try:
+        exit_with_parent_if_asked()
         settings = PlannerSettings()
-        configure_logs("planner", settings.log_level, settings.log_format)
-        asyncio.run(_serve(settings))
-    except (ConfigurationError, ValidationError, OSError) as error:
-        print(f"outrider planner: {error}", file=sys.stderr)
-        return 2
-    return 0
+    except (ConfigurationError, ValidationError) as error:
+        return _refused(error)
+    configure_logs("planner", settings.log_level, settings.log_format)
+    return asyncio.run(_serve(settings))
 
 
-async def _serve(settings: PlannerSettings) -> None:
+async def _serve(settings: PlannerSettings) -> int:
     log = get_logger("outrider_planner")
     stop = stop_event()
-    process = await start(settings)
+    try:
+        process = await start(settings)
+    except (ConfigurationError, OSError) as error:
+        return _refused(error)
     log.info(
         "planner ready",
         grpc_port=process.grpc.port,
@@ -41,6 +42,12 @@ async def _serve(settings: PlannerSettings) -> None:
     await stop.wait()
     log.info("planner stopping")
     await process.stop()
+    return 0
+
+
+def _refused(error: Exception) -> int:
+    print(f"outrider planner: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from outrider_planner.store.redis import RedisStore
 from outrider_runtime.clock import Clock, SystemClock
 from outrider_runtime.lifecycle import new_incarnation
 from outrider_runtime.rpc import RpcServer, start_server
-from outrider_runtime.settings import require_secret_beyond_loopback
+from outrider_runtime.settings import is_loopback, require_secret_beyond_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,13 @@ class PlannerProcess:
     drain_limit_s: float
 
     async def stop(self) -> None:
-        """Not serving first, then the streams, then the ports."""
+        """Not serving first, then the streams, then the ports, which close in any case."""
         await self.grpc.set_serving(False)
-        await self.service.stop()
-        await self.grpc.stop(self.drain_limit_s)
-        await self.http.stop()
+        try:
+            await self.service.stop()
+        finally:
+            await self.grpc.stop(self.drain_limit_s)
+            await self.http.stop()
 
 
 async def start(settings: PlannerSettings, clock: Clock | None = None) -> PlannerProcess:
@@ -50,7 +52,8 @@ async def start(settings: PlannerSettings, clock: Clock | None = None) -> Planne
     service = PlannerService(
         settings.planner_config(), open_store(settings, clock), clock, new_incarnation()
     )
-    http = HttpServer(create_app(service), settings.http_host, settings.http_port)
+    asked = None if is_loopback(settings.http_host) else token
+    http = HttpServer(create_app(service, asked), settings.http_host, settings.http_port)
     servicer = PlannerServicer(service)
     try:
         grpc = await start_server(

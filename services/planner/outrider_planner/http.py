@@ -1,31 +1,33 @@
 """The side port: health, metrics, and what the planner knows, as JSON.
 
-Knows HTTP. Reads the service's state and changes nothing.
+Knows HTTP. Reads the service's state and changes nothing. Where a token is required, the state
+needs it; health and metrics, which probes and scrapers ask for, do not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hmac
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from outrider_planner.core import views
 from outrider_planner.service import PlannerService
+from outrider_runtime.http import listen, quiet_server
 from outrider_runtime.logs import get_logger
 from outrider_runtime.metrics import METRICS_CONTENT_TYPE, render
 
 log = get_logger(__name__)
 
 
-def create_app(service: PlannerService) -> FastAPI:
-    """The application; every error is a JSON object ``{"error": {"code", "message"}}``."""
+def create_app(service: PlannerService, token: str | None = None) -> FastAPI:
+    """The application; every error is a JSON object ``{"error": {"code", "message"}}``.
+
+    With a token, ``/v1`` answers only those who present it as a bearer.
+    """
     # No schema pages: they load their scripts from elsewhere.
     app = FastAPI(title="Outrider planner", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(HTTPException, _refused)
@@ -41,25 +43,40 @@ def create_app(service: PlannerService) -> FastAPI:
         service.refresh_metrics()
         return Response(render(service.metrics.registry), media_type=METRICS_CONTENT_TYPE)
 
-    @app.get("/v1/deployments")
+    app.include_router(_state_routes(service, token))
+    return app
+
+
+def _state_routes(service: PlannerService, token: str | None) -> APIRouter:
+    async def bearer(request: Request) -> None:
+        if token and not _presents(request, token):
+            raise HTTPException(401, "missing or wrong token", {"WWW-Authenticate": "Bearer"})
+
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(bearer)])
+
+    @routes.get("/deployments")
     async def deployments() -> dict[str, Any]:
         return views.deployments(service.planner, service.now_s())
 
-    @app.get("/v1/deployments/{name:path}")
+    @routes.get("/deployments/{name:path}")
     async def deployment(name: str) -> dict[str, Any]:
         found = views.deployment(service.planner, name, service.now_s())
         if not found["workers"]:
             raise HTTPException(404, f"no deployment is known by the name {name!r}")
         return found
 
-    return app
+    return routes
+
+
+def _presents(request: Request, token: str) -> bool:
+    given = request.headers.get("authorization", "").encode()
+    return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
-    status, detail = (
-        (error.status_code, str(error.detail)) if isinstance(error, HTTPException) else (400, "")
-    )
-    return JSONResponse({"error": {"code": status, "message": detail}}, status)
+    assert isinstance(error, HTTPException)
+    body = {"error": {"code": error.status_code, "message": str(error.detail)}}
+    return JSONResponse(body, error.status_code, error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
@@ -68,7 +85,7 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 
 
 class HttpServer:
-    """uvicorn on a socket that is bound before anything else starts."""
+    """The application on an address that is bound before anything else starts."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         """Binds at once; port 0 takes a free one.
@@ -76,11 +93,9 @@ class HttpServer:
         Raises:
             OSError: the port is taken or the host is not one of this machine's.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family)
+        self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
-        self._server = _QuietServer(config)
+        self._server = quiet_server(app, lifespan="off")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -94,11 +109,3 @@ class HttpServer:
         if self._task is not None:
             await self._task
         self._socket.close()
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves signals to the process, which stops its parts in order."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

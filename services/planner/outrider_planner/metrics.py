@@ -1,13 +1,17 @@
 """What the planner exports to Prometheus.
 
 Knows names, labels and where each number comes from. Labels are the worker's incarnation, the
-drafter, and reasons from fixed lists; a worker's series go when the planner forgets it.
+drafter, and reasons from fixed lists; a worker's series go when the planner forgets it. What is not
+known is not exported: no series holds a stand-in or an old value.
 """
 
 from __future__ import annotations
 
+from math import isfinite
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from outrider_planner.core.events import ReportOutcome
 from outrider_planner.core.worker_state import WorkerState
 from outrider_runtime.metrics import new_registry
 
@@ -42,13 +46,21 @@ class PlannerMetrics:
         self._plan_age = self._gauge(
             "plan_age_seconds", "Since the worker's plan was last changed.", by_worker
         )
+        self._present_requests = self._gauge(
+            "present_requests", "Requests decoding at the worker, 0 when idle.", by_worker
+        )
         self.store_up = Gauge(
-            f"{_PREFIX}_store_up", "1 while the store answers.", registry=self.registry
+            f"{_PREFIX}_store_up",
+            "1 while the store serves; 0 before the first contact.",
+            registry=self.registry,
         )
         self.workers = Gauge(
             f"{_PREFIX}_workers", "Workers with an open stream.", registry=self.registry
         )
         self.plans = self._counter("plans_pushed", "Plans sent to workers.", by_worker)
+        self.held = self._counter(
+            "plans_held", "Times no plan could be found and the last one held.", ("reason",)
+        )
         self.reports = self._counter("reports_received", "Step reports received.", by_worker)
         self.rejected = self._counter(
             "reports_rejected", "Reports, or parts of them, that were not believed.", ("reason",)
@@ -58,38 +70,45 @@ class PlannerMetrics:
         )
         self.clamps = self._counter("plan_clamps", "Plan values workers had to clamp.", by_worker)
         self.trips = self._counter("guard_trips", "Times a guard turned drafts off.", by_worker)
-        self.flushes = self._counter("store_flushes", "Batches sent to the store.", ("result",))
+        self.exchanges = self._counter(
+            "store_exchanges", "Batches sent to the store and scopes read, by result.", ("result",)
+        )
+
+    def count(self, incarnation: str, outcome: ReportOutcome) -> None:
+        """Counts what a report brought."""
+        self.reports.labels(incarnation).inc()
+        self.dropped.labels(incarnation).inc(outcome.dropped_rounds)
+        self.clamps.labels(incarnation).inc(outcome.clamps)
+        self.trips.labels(incarnation).inc(outcome.guard_trips)
+        for reason, number in outcome.rejected.items():
+            self.rejected.labels(reason).inc(number)
 
     def refresh(self, incarnation: str, worker: WorkerState, now_s: float) -> None:
-        """Sets every gauge of a worker, in every mode, so that none keeps an old value."""
+        """Sets every gauge of a worker; an idle one has no measured values and no forecast."""
+        present, step = worker.requests_at(now_s), worker.step_at(now_s)
+        self._present_requests.labels(incarnation).set(present)
         self._plan_age.labels(incarnation).set(max(now_s - worker.planned_s, 0.0))
-        plan = worker.plan
-        step = worker.present_step
-        for item in plan.drafters if plan else ():
-            draft_tokens = item.draft_tokens[step]
-            self._draft_length.labels(incarnation, item.drafter).set(draft_tokens)
-            rows = item.target_rows[step][draft_tokens]
-            self._verify_rows.labels(incarnation, item.drafter).set(rows)
-        self._refresh_rates(incarnation, worker, step)
-        forecast = worker.forecast
-        if forecast is not None:
-            self._accepted["predicted"].labels(incarnation).set(forecast.predicted_accepted_tokens)
-            self._accepted["realised"].labels(incarnation).set(forecast.realised_accepted_tokens)
-            self._round["predicted"].labels(incarnation).set(forecast.predicted_round_s)
-            self._round["measured"].labels(incarnation).set(forecast.measured_round_s)
-
-    def _refresh_rates(self, incarnation: str, worker: WorkerState, step: int) -> None:
-        if worker.decision is None or worker.cost_model is None:
-            return
-        off = float(worker.cost_model.off_rate()[step])
-        for item in worker.decision.drafters:
-            predicted = float(item.rate[step]) or off
-            self._rate_ratio.labels(incarnation, item.drafter).set(predicted / off)
+        for item in worker.plan.drafters if worker.plan else ():
+            labels, draft_tokens = (incarnation, item.drafter), item.draft_tokens[step]
+            self._draft_length.labels(*labels).set(draft_tokens)
+            self._verify_rows.labels(*labels).set(item.target_rows[step][draft_tokens])
+        for traits in worker.hello.drafters:
+            ratio = _rate_ratio(worker, traits.name, step)
+            _show(self._rate_ratio, (incarnation, traits.name), ratio)
+        forecast = worker.forecast if present else None
+        for gauge, name in (
+            (self._accepted["predicted"], "predicted_accepted_tokens"),
+            (self._accepted["realised"], "realised_accepted_tokens"),
+            (self._round["predicted"], "predicted_round_s"),
+            (self._round["measured"], "measured_round_s"),
+        ):
+            _show(gauge, (incarnation,), None if forecast is None else getattr(forecast, name))
 
     def forget(self, incarnation: str) -> None:
         """Removes a worker's series."""
         families = (
             *(self._draft_length, self._verify_rows, self._rate_ratio, self._plan_age),
+            self._present_requests,
             *self._accepted.values(),
             *self._round.values(),
             *(self.plans, self.reports, self.dropped, self.clamps, self.trips),
@@ -102,3 +121,20 @@ class PlannerMetrics:
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(f"{_PREFIX}_{name}_total", text, labels, registry=self.registry)
+
+
+def _rate_ratio(worker: WorkerState, drafter: str, step: int) -> float | None:
+    """Predicted rate over the rate when off, or None where a policy forecasts nothing."""
+    if worker.decision is None or worker.cost_model is None:
+        return None
+    off = float(worker.cost_model.off_rate()[step])
+    rates = [float(i.rate[step]) for i in worker.decision.drafters if i.drafter == drafter]
+    return rates[0] / off if rates and rates[0] > 0 and off > 0 else None
+
+
+def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:
+    """Sets a series, or removes it where the value is not known."""
+    if value is None or not isfinite(value):
+        gauge.remove(*labels)
+    else:
+        gauge.labels(*labels).set(value)

@@ -80,7 +80,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         ModelError, UnknownDrafter, ValueError: settings that cannot work, in one line.
     """
     torch.set_num_threads(settings.threads)
-    drafter = load_drafter(settings.drafter, settings.max_draft) if settings.max_draft else None
+    drafter = _drafter(settings)
     dtype = choose_dtype(torch.device("cpu"))
     loaded = load_model(resolve_model(settings.model), dtype, progress=_LoadProgress())
     _report_numerics(loaded)
@@ -150,6 +150,17 @@ def _limits(settings: WorkerSettings, config: ModelConfig) -> SchedulerLimits:
         max_rows_per_forward=settings.max_rows,
         max_waiting_requests=settings.max_waiting,
     )
+
+
+def _drafter(settings: WorkerSettings) -> Drafter | None:
+    """The drafter asked for, refused where it needs what this engine does not hand over."""
+    drafter = load_drafter(settings.drafter, settings.max_draft) if settings.max_draft else None
+    if drafter and (drafter.traits.needs_hidden or drafter.traits.writes_kv):
+        raise ValueError(
+            f"drafter {drafter.traits.name!r} needs the target's hidden states or K/V pages of its"
+            " own: this version serves host drafters only"
+        )
+    return drafter
 
 
 def _report_numerics(loaded: LoadedModel) -> None:

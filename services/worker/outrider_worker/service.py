@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +16,10 @@ from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.fanout import Fanout
 from outrider_worker.engine.inbox import EndAll
 from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.tally import RecordRing
 from outrider_worker.engine.thread import EngineThread
+from outrider_worker.engine.types import TokenNews
 from outrider_worker.metrics import WorkerMetrics, add_live_gauges
 from outrider_worker.planner_client.client import Introduction, PlannerClient, PlannerLink
 from outrider_worker.replica import Replica
@@ -62,7 +64,8 @@ class Worker:
         parts = assembly.parts
         metrics = WorkerMetrics(parts.costs, parts.max_draft_tokens)
         ring = RecordRing()
-        news, records = Fanout(), Fanout()
+        news: Fanout[[int, Sequence[TokenNews]]] = Fanout()
+        records: Fanout[[RoundRecord]] = Fanout()
         engine = Engine(parts, news, records)
         thread = _engine_thread(engine, settings.threads, on_failure)
         replica = _replica(assembly, thread)
@@ -82,7 +85,12 @@ class Worker:
         return cls(replica, engine, parts.plans, server, metrics_server, planner)
 
     async def stop(self, drain_limit_s: float) -> None:
-        """Take nothing new, let running requests finish up to the limit, end the rest."""
+        """Take nothing new, let running requests finish up to the limit, end the rest.
+
+        A second call does nothing.
+        """
+        if self.replica.draining:
+            return
         self.replica.draining = True
         await self.server.set_serving(False)
         deadline_s = time.monotonic() + drain_limit_s

@@ -50,7 +50,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         return
     server = request.getfixturevalue("redis_server")
     one, two = RedisStore(server.url, BUCKET_S), RedisStore(server.url, BUCKET_S)
-    await one._client.flushall()
+    await one._client.execute_command("FLUSHALL")
     yield Subject(one, two, lambda: asyncio.sleep(BUCKET_S))
     await one.close()
     await two.close()

@@ -18,32 +18,36 @@ SCOPE = "demo:feed"
 @pytest.fixture
 async def store(redis_server: RedisServer):  # type: ignore[no-untyped-def]
     made = RedisStore(redis_server.url)
-    await made._client.flushall()
+    await made._client.execute_command("FLUSHALL")
     yield made
     await made.close()
 
 
 async def test_keys_share_one_hash_tag_and_all_expire(store: RedisStore) -> None:
     await store.add(SCOPE, Batch("w", 1, {"a": 1}))
-    keys = [key.decode() for key in await store._client.keys("*")]
+    keys = [key.decode() for key in await store._client.execute_command("KEYS", "*")]
     assert len(keys) == 3
     for key in keys:
         assert key.startswith("outrider:v1:{demo:feed}:")
-        assert 0 < await store._client.ttl(key) <= 7 * 24 * 3600
+        assert 0 < await store._client.execute_command("TTL", key) <= 7 * 24 * 3600
 
 
 async def test_a_server_clock_that_steps_back_opens_no_older_bucket(store: RedisStore) -> None:
     """As if written before the step: the newest bucket lies in the future."""
     future = int(time.time() // 900) + 5
-    await store._client.zadd(f"outrider:v1:{{{SCOPE}}}:buckets", {str(future): future})
+    await store._client.execute_command(
+        "ZADD", f"outrider:v1:{{{SCOPE}}}:buckets", future, str(future)
+    )
     await store.add(SCOPE, Batch("w", 1, {"a": 1}))
-    fields = await store._client.hgetall(f"outrider:v1:{{{SCOPE}}}:sums:{future}")
+    fields = await store._client.execute_command(
+        "HGETALL", f"outrider:v1:{{{SCOPE}}}:sums:{future}"
+    )
     assert fields == {b"a": b"1"}
 
 
 async def test_functions_that_are_lost_are_loaded_again(store: RedisStore) -> None:
     await store.add(SCOPE, Batch("w", 1, {"a": 1}))
-    await store._client.function_flush()
+    await store._client.execute_command("FUNCTION FLUSH")
     assert await store.add(SCOPE, Batch("w", 2, {"a": 1}))
     assert await store.buckets(SCOPE) == ({"a": 2},)
 
@@ -51,18 +55,18 @@ async def test_functions_that_are_lost_are_loaded_again(store: RedisStore) -> No
 async def test_a_flushed_server_is_empty_and_not_remembered(store: RedisStore) -> None:
     await store.add(SCOPE, Batch("w", 1, {"a": 1}))
     assert await store.buckets(SCOPE) == ({"a": 1},)
-    await store._client.flushall()
+    await store._client.execute_command("FLUSHALL")
     assert await store.buckets(SCOPE) == ()
 
 
 async def test_a_full_server_refuses_whole_batches(store: RedisStore) -> None:
     await store.add(SCOPE, Batch("w", 1, {"a": 1}))
-    await store._client.config_set("maxmemory", "1")
+    await store._client.execute_command("CONFIG SET", "maxmemory", "1")
     try:
         with pytest.raises(StoreUnavailableError):
             await store.add(SCOPE, Batch("w", 2, {"a": 1, "b": 1}))
     finally:
-        await store._client.config_set("maxmemory", "0")
+        await store._client.execute_command("CONFIG SET", "maxmemory", "0")
     assert await store.add(SCOPE, Batch("w", 2, {"a": 1, "b": 1}))
     assert await store.buckets(SCOPE) == ({"a": 2, "b": 1},)
 
@@ -102,7 +106,7 @@ async def test_cancelled_callers_never_shift_replies(redis_server: RedisServer) 
     """F01: calls cancelled at random moments; every later answer belongs to its question."""
     scopes = [f"scope-{i}:x" for i in range(8)]
     made, truth = RedisStore(redis_server.url), MemoryStore(lambda: 0.0)
-    await made._client.flushall()
+    await made._client.execute_command("FLUSHALL")
     for number, scope in enumerate(scopes):
         for store in (made, truth):
             await store.add(scope, Batch("w", 1, {f"field-{number}": number + 1}))

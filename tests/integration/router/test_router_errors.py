@@ -1,6 +1,5 @@
 """Every error has the envelope and the right status, whatever went wrong and wherever."""
 
-import asyncio
 import io
 import itertools
 from typing import Any
@@ -11,8 +10,9 @@ import structlog
 
 from outrider.worker.v1 import worker_pb2
 from tests.support.fake_worker import FakeWorker, Script, saying
-from tests.support.router_stack import RunningRouter, running_router
+from tests.support.router_stack import Stack, running_router
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
 CHAT = "/v1/chat/completions"
@@ -31,6 +31,13 @@ def envelope(response: Any) -> dict[str, Any]:
 
 
 HALF_CHARACTER = b'{"model": "tiny\\ud83d", "messages": [{"role": "user", "content": "\\ud83d"}]}'
+# The same half in UTF-8, where it has no right to be, and bodies in other encodings.
+RAW_HALF_CHARACTER = b'{"model": "tiny", "messages": [{"role": "user", "content": "\xed\xa0\xbd"}]}'
+OTHER_ENCODINGS = [
+    text.encode(name, "surrogatepass")
+    for text in ('{"model": "tiny", "user": "\ud83d"}', '{"model": "tiny"}')
+    for name in ("utf-16", "utf-16-le", "utf-32-be")
+]
 # Changes to a good chat request: status, param, code.
 BAD_CHATS: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"messages": []}, 400, "messages", "invalid_value"),
@@ -82,29 +89,36 @@ BAD_TEXTS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [10**6]}, "prompt", "invalid_value"),
     ({"prompt": [[1], ["a"]]}, "prompt", "invalid_value"),
     ({"prompt": [5] * 512}, "prompt", "context_length_exceeded"),
+    ({"prompt": ["a", [1]]}, "prompt", "invalid_value"),
+    ({"prompt": [True]}, "prompt", "invalid_value"),
+    ({"prompt": [2**32]}, "prompt", "invalid_value"),
+    ({"prompt": ["a"] * 17}, "prompt", "invalid_value"),
+    ({"prompt": ["a"] * 9, "n": 2}, "prompt", "invalid_value"),
+    ({"prompt": ["a"] * 2, "n": 17}, "n", "invalid_value"),
     ({"prompt": "a", "echo": True}, "echo", "unsupported_parameter"),
     ({"prompt": "a", "suffix": "b"}, "suffix", "unsupported_parameter"),
     ({"prompt": "a", "logprobs": 0}, "logprobs", "unsupported_parameter"),
 ]
 
 
-async def test_bad_requests() -> None:
+async def test_bad_requests(stack: Stack) -> None:
     """E09: status, shape, field and code of each; the router serves on afterwards."""
-    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
-        for change, status, param, code in BAD_CHATS:
-            response = await router.http.post(CHAT, json=GOOD | change)
-            error = envelope(response)
-            assert (response.status_code, error["param"], error["code"]) == (status, param, code)
-            assert error["type"] == "invalid_request_error"
-        for fields, param, code in BAD_TEXTS:
-            response = await router.http.post(TEXT, json={"model": "tiny"} | fields)
-            error = envelope(response)
-            assert (response.status_code, error["param"], error["code"]) == (400, param, code)
-        assert not worker.submitted
-        assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
-        assert router.settled()
-        refused = len(BAD_CHATS) + len(BAD_TEXTS)
-        assert await router.metric("outrider_router_requests_total", outcome="invalid") == refused
+    worker, router = stack.worker, stack.router
+    worker.script = saying("ok")
+    for change, status, param, code in BAD_CHATS:
+        response = await router.http.post(CHAT, json=GOOD | change)
+        error = envelope(response)
+        assert (response.status_code, error["param"], error["code"]) == (status, param, code)
+        assert error["type"] == "invalid_request_error"
+    for fields, param, code in BAD_TEXTS:
+        response = await router.http.post(TEXT, json={"model": "tiny"} | fields)
+        error = envelope(response)
+        assert (response.status_code, error["param"], error["code"]) == (400, param, code)
+    assert not worker.submitted
+    assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
+    assert router.settled()
+    refused = len(BAD_CHATS) + len(BAD_TEXTS)
+    assert await router.metric("outrider_router_requests_total", outcome="invalid") == refused
 
 
 async def test_errors_below_the_api() -> None:
@@ -121,12 +135,16 @@ async def test_errors_below_the_api() -> None:
             (await http.post(CHAT, content=b"[" * 900, headers=json_type), 400),
             (await http.post(CHAT, content=b"", headers=json_type), 400),
             (await http.post(CHAT, content=HALF_CHARACTER, headers=json_type), 400),
+            (await http.post(CHAT, content=RAW_HALF_CHARACTER, headers=json_type), 400),
+            *[(await http.post(CHAT, content=c, headers=json_type), 400) for c in OTHER_ENCODINGS],
             (await http.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415),
             (await http.post(CHAT, content=b"{}"), 415),
             (await http.post(CHAT, content=b"x" * 1001, headers=json_type), 413),
             (await http.get(CHAT), 405),
             (await http.delete("/v1/models"), 405),
             (await http.get("/v2/none"), 404),
+            (await http.get("/docs"), 404),
+            (await http.get("/redoc"), 404),
             (await http.get("/v1/models/none"), 404),
             (await http.post("/tokenize", json={"model": "tiny"}), 400),
             (await http.post("/detokenize", json={"model": "tiny", "tokens": [10**6]}), 400),
@@ -137,7 +155,7 @@ async def test_errors_below_the_api() -> None:
             assert error["type"] == "invalid_request_error"
 
 
-async def test_contents_by_role() -> None:
+async def test_contents_by_role(stack: Stack) -> None:
     """E10: strings and lists of text parts are content, everything else is a 400."""
     part = {"type": "text", "text": "a"}
     table: list[tuple[dict[str, Any], int, str | None]] = [
@@ -154,15 +172,16 @@ async def test_contents_by_role() -> None:
         ({"content": {"text": "a"}}, 400, None),
     ]
     roles = {r: r for r in ("system", "user", "assistant", "tool")} | {"developer": "system"}
-    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
-        for (role, shown), (fields, status, text) in itertools.product(roles.items(), table):
-            body = {"model": "tiny", "messages": [{"role": role, **fields}]}
-            response = await router.http.post(CHAT, json=body)
-            assert response.status_code == status, (fields, response.text)
-            if text is None:
-                assert envelope(response)["param"].startswith("messages[0]")
-            else:
-                assert f"<|im_start|>{shown}\n{text}<|im_end|>" in worker.texts()[-1]
+    worker, router = stack.worker, stack.router
+    worker.script = saying("ok")
+    for (role, shown), (fields, status, text) in itertools.product(roles.items(), table):
+        body = {"model": "tiny", "messages": [{"role": role, **fields}]}
+        response = await router.http.post(CHAT, json=body)
+        assert response.status_code == status, (fields, response.text)
+        if text is None:
+            assert envelope(response)["param"].startswith("messages[0]")
+        else:
+            assert f"<|im_start|>{shown}\n{text}<|im_end|>" in worker.texts()[-1]
 
 
 # Failure code of the worker: status, wire code, param.
@@ -178,55 +197,57 @@ WORKER_FAILURES: dict[str, tuple[int, str, str | None]] = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_worker_failures_before_the_first_token(stream: bool) -> None:
-    async with FakeWorker() as worker, running_router(worker) as router:
-        for code, (status, wire_code, param) in WORKER_FAILURES.items():
-            value = worker_pb2.FailureCode.Value(f"FAILURE_CODE_{code}")
-            given = "top_k" if status == 400 else ""
-            worker.script = Script([], failure=value, failure_param=given)
-            response = await router.http.post(CHAT, json=GOOD | {"stream": stream})
-            error = envelope(response)
-            assert (response.status_code, error["code"], error["param"]) == (
-                status,
-                wire_code,
-                param,
-            )
-            assert response.headers["content-type"] == "application/json"
-            assert ("retry-after" in response.headers) is (status in (429, 503))
-        assert router.settled()
+async def test_worker_failures_before_the_first_token(stream: bool, stack: Stack) -> None:
+    worker, router = stack.worker, stack.router
+    for code, (status, wire_code, param) in WORKER_FAILURES.items():
+        value = worker_pb2.FailureCode.Value(f"FAILURE_CODE_{code}")
+        given = "top_k" if status == 400 else ""
+        worker.script = Script([], failure=value, failure_param=given)
+        response = await router.http.post(CHAT, json=GOOD | {"stream": stream})
+        error = envelope(response)
+        assert (response.status_code, error["code"], error["param"]) == (
+            status,
+            wire_code,
+            param,
+        )
+        assert response.headers["content-type"] == "application/json"
+        assert ("retry-after" in response.headers) is (status in (429, 503))
+    assert router.settled()
 
 
-async def test_failure_after_the_first_token() -> None:
+async def test_failure_after_the_first_token(stack: Stack) -> None:
     """E12: an error event and the end, no DONE; a whole answer is an error not to be retried."""
     failing = saying("ab", 1, failure=worker_pb2.FAILURE_CODE_INTERNAL)
-    async with FakeWorker(script=failing) as worker, running_router(worker) as router:
-        response = await router.http.post(CHAT, json=GOOD | {"stream": True})
-        events = response.text.strip().split("\n\n")
-        assert response.status_code == 200
-        assert events[-1].startswith('data: {"error":{"message":"as scripted","type":"server_err')
-        assert "[DONE]" not in response.text
-        assert '"finish_reason":"' not in response.text
-        stream = await router.client.chat.completions.create(**GOOD, stream=True)
-        seen = io.StringIO()
-        with pytest.raises(openai.APIError, match="as scripted"):
-            await copy_text(stream, seen)
-        assert seen.getvalue() == "ab", "what came before the failure is delivered"
-        whole = await router.http.post(CHAT, json=GOOD)
-        assert (whole.status_code, whole.headers["x-should-retry"]) == (500, "false")
-        assert envelope(whole)["code"] == "server_error"
-        assert await router.metric("outrider_router_requests_total", outcome="error") == 3
+    worker, router = stack.worker, stack.router
+    worker.script = failing
+    response = await router.http.post(CHAT, json=GOOD | {"stream": True})
+    events = response.text.strip().split("\n\n")
+    assert response.status_code == 200
+    assert events[-1].startswith('data: {"error":{"message":"as scripted","type":"server_err')
+    assert "[DONE]" not in response.text
+    assert '"finish_reason":"' not in response.text
+    stream = await router.client.chat.completions.create(**GOOD, stream=True)
+    seen = io.StringIO()
+    with pytest.raises(openai.APIError, match="as scripted"):
+        await copy_text(stream, seen)
+    assert seen.getvalue() == "ab", "what came before the failure is delivered"
+    whole = await router.http.post(CHAT, json=GOOD)
+    assert (whole.status_code, whole.headers["x-should-retry"]) == (500, "false")
+    assert envelope(whole)["code"] == "server_error"
+    assert await router.metric("outrider_router_requests_total", outcome="error") == 3
 
 
-async def test_worker_that_sends_too_much_is_an_error() -> None:
+async def test_worker_that_sends_too_much_is_an_error(stack: Stack) -> None:
     def script(submit: worker_pb2.Submit) -> Script:
         submit.sampling.max_tokens = 10
         return saying("abcdefghij", 10)
 
-    async with FakeWorker(script=script) as worker, running_router(worker) as router:
-        response = await router.http.post(CHAT, json=GOOD | {"max_tokens": 2})
-        assert response.status_code == 500
-        assert "more tokens than asked for" in envelope(response)["message"]
-        assert router.settled()
+    worker, router = stack.worker, stack.router
+    worker.script = script
+    response = await router.http.post(CHAT, json=GOOD | {"max_tokens": 2})
+    assert response.status_code == 500
+    assert "more tokens than asked for" in envelope(response)["message"]
+    assert router.settled()
 
 
 async def test_no_worker_is_503_and_not_ready() -> None:
@@ -259,67 +280,14 @@ async def copy_text(stream: Any, seen: io.StringIO) -> None:
         seen.write(chunk.choices[0].delta.content or "")
 
 
-async def in_flight(router: RunningRouter, worker: FakeWorker, count: int) -> list[Any]:
-    """Start requests and wait until the worker has them."""
-    tasks = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(count)]
-    while len(worker.active) < count:
-        await asyncio.sleep(0.01)
-    return tasks
-
-
-async def test_too_much_in_flight_is_429_at_once() -> None:
-    """F17: n counts n places, refusals are immediate, and it recovers."""
-    script = saying("ok", gap_s=0.3)
-    async with (
-        FakeWorker(script=script) as worker,
-        running_router(worker, max_in_flight=3) as router,
-    ):
-        tasks = await in_flight(router, worker, 2)
-        refused = await router.http.post(CHAT, json=GOOD | {"n": 2})
-        assert not any(task.done() for task in tasks), "refused at once, not queued"
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert envelope(refused)["type"] == "rate_limit_exceeded"
-        third = await router.http.post(CHAT, json=GOOD)
-        assert third.status_code == 200
-        assert [(await task).status_code for task in tasks] == [200, 200]
-        assert (await router.http.post(CHAT, json=GOOD | {"n": 2})).status_code == 200
-        assert await router.metric("outrider_router_requests_total", outcome="overloaded") == 1
-        assert router.settled()
-
-
-async def test_prompt_tokens_in_flight_are_limited() -> None:
-    script = saying("ok", gap_s=0.15)
-    async with (
-        FakeWorker(script=script) as worker,
-        running_router(worker, max_prompt_tokens_in_flight=30) as router,
-    ):
-        (task,) = await in_flight(router, worker, 1)
-        assert (await router.http.post(CHAT, json=GOOD)).status_code == 429
-        assert (await task).status_code == 200
-        assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
-
-
-async def test_api_keys() -> None:
-    async with (
-        FakeWorker(script=saying("ok")) as worker,
-        running_router(worker, api_key="k2", api_keys="k1,k2") as router,
-    ):
-        for headers in ({}, {"Authorization": "Bearer nope"}, {"Authorization": "Basic k1"}):
-            response = await router.http.post(CHAT, json=GOOD, headers=headers)
-            assert response.status_code == 401
-            assert envelope(response)["code"] == "invalid_api_key"
-        assert (await router.http.get("/ready")).status_code == 200
-        assert (await router.client.chat.completions.create(**GOOD)).choices
-        with pytest.raises(openai.AuthenticationError):
-            await router.client.with_options(api_key="k3").models.list()
-
-
-async def test_faults_of_the_router_have_the_envelope_too() -> None:
-    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
-        router.state.registry.model("tiny").text.encode_chat = None  # type: ignore[method-assign, assignment]
-        with structlog.testing.capture_logs():
-            response = await router.http.post(CHAT, json=GOOD)
-        assert response.status_code == 500
-        assert envelope(response)["message"] == "the router failed"
-        assert await router.metric("outrider_router_requests_total", outcome="error") == 1
-        assert router.settled()
+async def test_faults_of_the_router_have_the_envelope_too(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = stack.router
+    monkeypatch.setattr(router.state.registry.model("tiny").text, "encode_chat", None)
+    with structlog.testing.capture_logs():
+        response = await router.http.post(CHAT, json=GOOD)
+    assert response.status_code == 500
+    assert envelope(response)["message"] == "the router failed"
+    assert await router.metric("outrider_router_requests_total", outcome="error") == 1
+    assert router.settled()

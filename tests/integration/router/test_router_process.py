@@ -16,6 +16,7 @@ import pytest
 from outrider_router.__main__ import main
 from tests.support.fake_worker import FakeWorker, saying
 from tests.support.net import free_ports
+from tests.support.router_stack import until
 
 TEXT = "abcdefghij"
 GOOD: dict[str, Any] = {
@@ -72,24 +73,24 @@ async def router_process(worker: FakeWorker, **settings: str) -> AsyncIterator[R
 
 async def begin_streams(router: RouterProcess, worker: FakeWorker) -> list[asyncio.Task[str]]:
     tasks = [asyncio.create_task(router.stream()) for _ in range(10)]
-    while len(worker.active) < 10:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(worker.active) == 10, 5, "the worker has all")
     return tasks
 
 
 async def test_sigterm_lets_running_streams_finish() -> None:
     async with (
-        FakeWorker(script=saying(TEXT, 1, gap_s=0.1)) as worker,
+        FakeWorker(script=saying(TEXT, 1, stall_after=3)) as worker,
         router_process(worker) as router,
     ):
         await router.until_ready()
         tasks = await begin_streams(router, worker)
         router.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.2)
+        while (await router.http.get("/ready")).status_code != 503:
+            await asyncio.sleep(0.01)
         late = await router.http.post(CHAT, json=GOOD)
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
-        assert (await router.http.get("/ready")).status_code == 503
         assert (await router.http.get("/health")).status_code == 200
+        worker.resume.set()
         texts = await asyncio.gather(*tasks)
         assert all(text.endswith("data: [DONE]\n\n") for text in texts)
         assert await asyncio.wait_for(router.process.wait(), 5) == 0
@@ -97,12 +98,11 @@ async def test_sigterm_lets_running_streams_finish() -> None:
 
 async def test_sigterm_ends_what_outlasts_the_limit_with_an_error() -> None:
     async with (
-        FakeWorker(script=saying(TEXT, 1, gap_s=0.05, stall_after=3)) as worker,
-        router_process(worker, OUTRIDER_ROUTER_DRAIN_LIMIT_S="0.3") as router,
+        FakeWorker(script=saying(TEXT, 1, stall_after=3)) as worker,
+        router_process(worker, OUTRIDER_ROUTER_DRAIN_LIMIT_S="0.2") as router,
     ):
         await router.until_ready()
         tasks = await begin_streams(router, worker)
-        await asyncio.sleep(0.2)
         router.process.send_signal(signal.SIGTERM)
         texts = await asyncio.wait_for(asyncio.gather(*tasks), 5)
         assert all('"error":{"message"' in text for text in texts)

@@ -20,7 +20,7 @@ from tests.support.net import free_ports
 from tests.support.workers import TOKEN, attached, running_worker
 
 PROMPTS = prompts(8)
-LONG = {"ignore_eos": True, "max_tokens": 300}
+LONG = {"ignore_eos": True, "max_tokens": 120}
 
 
 async def _planner(port: int, policy: str = "static:4", **settings: object) -> PlannerProcess:
@@ -54,7 +54,8 @@ async def worker(
     port: int, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Worker]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    async with running_worker(planner=f"127.0.0.1:{port}") as running:
+    # Rounds take long enough for a stream to outlast validity and grace.
+    async with running_worker(extra_round_s=0.04, planner=f"127.0.0.1:{port}") as running:
         yield running
 
 
@@ -86,6 +87,7 @@ async def test_a_lost_planner_means_off_after_the_grace_and_back_within_seconds(
             await router.submit(f"r{number}", prompt, sampling=LONG)
         await planner.stop()
         await _until(lambda: _plan(worker) is OFF, 4)
+        assert not router.ends, "the streams are to outlast the plan"
         behind = await _planner(port, clock=_BehindClock())
         try:
             await _until(lambda: _plan(worker).policy == "static:4", 5)
@@ -94,6 +96,20 @@ async def test_a_lost_planner_means_off_after_the_grace_and_back_within_seconds(
                 assert router.ids[f"r{number}"] == greedy_endless(prompt)
         finally:
             await behind.stop()
+
+
+async def test_a_planner_that_ends_streams_at_random_never_loses_the_worker(
+    worker: Worker, port: int
+) -> None:
+    """F07: whatever the moment, the worker comes back; stopping is clean all the same."""
+    for attempt in range(3):
+        planner = await _planner(port)
+        await _until(lambda: _plan(worker).policy == "static:4", 6)
+        await asyncio.sleep(0.03 * attempt)
+        await planner.stop()
+        await _until(lambda: _plan(worker) is OFF, 4)
+    assert worker.planner is not None
+    assert not worker.planner.done()
 
 
 class _BehindClock(SystemClock):
@@ -106,4 +122,4 @@ class _BehindClock(SystemClock):
 
 def greedy_endless(prompt: tuple[int, ...]) -> list[int]:
     """The reference engine of the tests knows no end-of-sequence: its text goes on."""
-    return greedy_text(prompt, 300)
+    return greedy_text(prompt, 120)

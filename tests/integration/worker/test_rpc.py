@@ -164,3 +164,40 @@ async def test_metrics_are_served_and_equal_what_was_done(worker: Worker) -> Non
     assert "outrider_worker_plan_version 0.0" in text
     assert "outrider_worker_guard_trips_total 0.0" in text
     assert "_created" not in text
+
+
+async def test_a_silent_router_is_cut_off_and_its_requests_end(worker: Worker) -> None:
+    """F04: nothing heard for five seconds: the stream ends, and takes its requests with it."""
+    async with attached(worker.server.port) as router:
+        await router.submit("left", PROMPTS[0], sampling=ENDLESS | {"max_tokens": 16})
+        await router.end("left")
+        router.stop_beating()
+        async with asyncio.timeout(10):
+            await asyncio.wait(router.reading)
+        (reader,) = router.reading
+        failure = reader.exception()
+        assert isinstance(failure, grpc.aio.AioRpcError)
+        assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert worker.engine.idle
+
+
+async def test_an_id_in_use_ends_both_for_they_cannot_be_told_apart(worker: Worker) -> None:
+    async with attached(worker.server.port) as router:
+        await router.submit("same", PROMPTS[0], sampling=ENDLESS | {"max_tokens": 450})
+        await router.submit("same", PROMPTS[1])
+        end = await router.end("same")
+        assert (end.failure.code, end.failure.param) == (wire.FAILURE_CODE_INVALID, "request_id")
+
+
+async def test_a_failed_engine_is_not_ready_and_tells_whoever_waits_for_it() -> None:
+    failed = asyncio.Event()
+    async with running_worker(on_failure=failed.set) as broken:
+        broken.engine.inbox.put("no command")  # type: ignore[arg-type]
+        broken.engine._parts.scheduler.admit = None  # type: ignore[method-assign, assignment]
+        async with asyncio.timeout(5):
+            await failed.wait()
+        assert broken.replica.not_ready_reason() == "the engine has failed"
+        async with attached(broken.server.port) as router:
+            await router.submit("late", PROMPTS[0])
+            end = await router.end("late")
+            assert end.failure.code == wire.FAILURE_CODE_UNAVAILABLE

@@ -186,7 +186,8 @@ class World:
         self._rng = np.random.default_rng(self.seed)
         self._carried, self._phase, self._sequence = 0, 0.0, 0
         self._probing = False
-        self._take(self.planner.on_hello(self.hello, 1, self.now_s))
+        self.planner.on_hello(self.hello, 1, self.now_s)
+        self.plans += plans(self.planner.replan(self.now_s))
 
     @property
     def plan(self) -> Plan:
@@ -196,9 +197,6 @@ class World:
         """Plays rounds, with a report after every few of them."""
         for _ in range(0, rounds, per_report):
             self._report([self._round() for _ in range(per_report)])
-
-    def _take(self, effects: Sequence[object]) -> None:
-        self.plans += plans(effects)
 
     def _round(self) -> dict[str, Any]:
         n, step = self.requests, self._step()
@@ -267,7 +265,8 @@ class World:
         report = StepReports(self._sequence, columns, cells)
         outcome = self.planner.on_reports(self.hello.worker_incarnation, 1, report, self.now_s)
         assert not outcome.rejected, outcome
-        self._take(self.planner.on_tick(self.now_s))
+        self.planner.on_tick(self.now_s)
+        self.plans += plans(self.planner.replan(self.now_s))
 
     def _cell(self, rounds: list[dict[str, Any]]) -> AcceptanceCell:
         most = max(r["carried"] for r in rounds)

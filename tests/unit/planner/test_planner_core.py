@@ -20,7 +20,8 @@ BAD = make_cell((16, 16), (16, 16), (0, 0))
 
 def joined(config: PlannerConfig | None = None, hello: Hello = HELLO) -> tuple[Planner, Plan]:
     planner = Planner(config or PlannerConfig())
-    (first,) = plans(planner.on_hello(hello, 1, 0.0))
+    planner.on_hello(hello, 1, 0.0)
+    (first,) = plans(planner.replan(0.0))
     return planner, first
 
 
@@ -101,7 +102,8 @@ def test_silence_and_idleness_hold_the_plan() -> None:
     told(planner, make_report(1, make_rounds(64), GOOD), 1.0)
     worker = planner.workers["worker-1"]
     plan = worker.plan
-    assert plans(planner.on_tick(86_400.0)) == []
+    planner.on_tick(86_400.0)
+    assert plans(planner.replan(86_400.0)) == []
     assert told(planner, make_report(2, make_rounds(0)), 86_401.0) == []
     assert worker.present_requests == 0
     assert worker.plan == plan
@@ -134,7 +136,9 @@ def test_a_policy_that_returns_nan_holds_the_plan() -> None:
     before = planner.workers["worker-1"].plan
     planner.config = replace(planner.config, policy=Broken())
     planner.workers["worker-1"].dirty = True
-    assert planner.replan(1.0) == [HoldPlan("worker-1", "not_finite")]
+    (held,) = planner.replan(1.0)
+    assert isinstance(held, HoldPlan)
+    assert (held.incarnation, held.reason) == ("worker-1", "not_finite")
     assert planner.workers["worker-1"].plan == before
 
 
@@ -152,7 +156,8 @@ def test_a_reconnect_keeps_what_was_learned_and_gets_a_plan_at_once() -> None:
     for step in range(1, 30):
         told(planner, make_report(step, make_rounds(8), BAD), step * 0.25)
     planner.on_gone("worker-1", 1, 10.0)
-    (plan,) = plans(planner.on_hello(HELLO, 2, 12.0))
+    planner.on_hello(HELLO, 2, 12.0)
+    (plan,) = plans(planner.replan(12.0))
     assert plan.drafters[0].draft_tokens == (0,) * 6
     assert told(planner, make_report(29, make_rounds(8), GOOD), 12.5, stream=2) == []
     assert planner.workers["worker-1"].rejected["duplicate"] == 1
@@ -162,7 +167,8 @@ def test_a_planner_started_with_its_clock_set_back_plans_at_once() -> None:
     planner, _ = joined()
     told(planner, make_report(1, make_rounds(8), GOOD), 5000.0)
     younger = Planner(PlannerConfig())
-    (plan,) = plans(younger.on_hello(HELLO, 1, -100.0))
+    younger.on_hello(HELLO, 1, -100.0)
+    (plan,) = plans(younger.replan(-100.0))
     assert plan.version == 1
     later = told(younger, make_report(57, make_rounds(64), BAD), -90.0)
     assert [p.version for p in later] == [2]
@@ -231,7 +237,7 @@ def test_a_new_worker_starts_from_the_store() -> None:
     assert {effect.scope for effect in effects if isinstance(effect, ReadScope)} == set(
         scopes(HELLO)
     )
-    (cold,) = plans(effects)
+    (cold,) = plans(planner.replan(0.0))
     assert max(cold.drafters[0].draft_tokens) > 0
     hopeless = {f"ngram|greedy|0|{kind}|0|0": 10_000 for kind in ("drafted", "verified")}
     planner.on_store_snapshot(own, [hopeless])
@@ -263,8 +269,9 @@ def test_guard_trips_clamps_and_drops_are_counted_once() -> None:
 def test_report_intervals_grow_with_the_fleet() -> None:
     planner = Planner(PlannerConfig(report_interval_ms=100, max_workers=400))
     for stream in range(300):
-        effects = planner.on_hello(make_hello(incarnation=f"w{stream}", max_draft=1), stream, 0.0)
-    assert plans(effects)[0].report_interval_ms == 300
+        planner.on_hello(make_hello(incarnation=f"w{stream}", max_draft=1), stream, 0.0)
+    (plan,) = plans(planner.plan("w299", 0.0))
+    assert plan.report_interval_ms == 300
 
 
 def test_plain_rounds_are_asked_for_only_when_none_happened() -> None:

@@ -11,9 +11,7 @@ from outrider_planner.core.policies import (
     Snapshot,
     UnknownPolicyError,
     parse,
-    register,
 )
-from outrider_planner.core.policies.static import OffPolicy
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.types import Objective
 from tests.unit.planner.builders import make_hello, make_table
@@ -54,11 +52,6 @@ def test_unknown_policies_are_refused_with_those_known(name: str) -> None:
     with pytest.raises(UnknownPolicyError) as refused:
         parse(name)
     assert "static:K" in str(refused.value)
-
-
-def test_a_registered_name_cannot_be_taken_twice() -> None:
-    with pytest.raises(ValueError, match="already registered"):
-        register("off", "off", lambda _: OffPolicy())
 
 
 def test_static_drafts_and_verifies_all_that_limits_allow() -> None:

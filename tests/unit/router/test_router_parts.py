@@ -9,7 +9,12 @@ from pydantic import ValidationError
 
 from outrider_router.admission import Admission, Overloaded
 from outrider_router.mailbox import Mailbox
-from outrider_router.metrics import RequestRecord, RouterMetrics
+from outrider_router.metrics import (
+    INTER_TOKEN_BUCKETS_S,
+    TIME_TO_FIRST_TOKEN_BUCKETS_S,
+    RequestRecord,
+    RouterMetrics,
+)
 from outrider_router.routing.policy import Candidate, LeastLoaded
 from outrider_router.settings import RouterSettings
 from outrider_router.types import (
@@ -125,6 +130,11 @@ async def test_time_per_output_token_is_per_token_and_the_gap_per_round() -> Non
     assert value("requests_total", outcome="length") == 1
     assert value("requests_total", outcome="error") == 0
     assert value("requests_started_total") == 1
+
+
+@pytest.mark.parametrize("buckets", [TIME_TO_FIRST_TOKEN_BUCKETS_S, INTER_TOKEN_BUCKETS_S])
+def test_buckets_grow(buckets: tuple[float, ...]) -> None:
+    assert list(buckets) == sorted(set(buckets))
 
 
 async def test_fresh_router_exports_every_outcome_as_zero() -> None:

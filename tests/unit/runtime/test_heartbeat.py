@@ -14,13 +14,29 @@ def test_one_heartbeat_per_interval_with_growing_numbers() -> None:
     assert [sent[0], sent[4], sent[8]] == [1, 2, 3]
 
 
+def _expires_at(heartbeat: Heartbeat, from_s: float) -> float:
+    """Judge every half second, as the services do; when the other side counts as gone."""
+    now_s = from_s
+    while not heartbeat.expired(now_s):
+        now_s += 0.5
+        assert now_s < 100
+    return now_s
+
+
 def test_any_message_is_a_sign_of_life() -> None:
+    silent = Heartbeat(now_s=0.0, deadline_s=5.0)
+    assert _expires_at(silent, 0.0) == 5.5
+    heard = Heartbeat(now_s=0.0, deadline_s=5.0)
+    heard.heard(4.0)
+    assert _expires_at(heard, 0.0) == 9.5
+
+
+def test_a_pause_of_ones_own_is_not_held_against_the_other_side() -> None:
+    """Stopped for 30 s, then asked again: what was sent meanwhile is still to be read."""
     heartbeat = Heartbeat(now_s=0.0, deadline_s=5.0)
-    assert not heartbeat.expired(5.0)
-    assert heartbeat.expired(5.1)
-    heartbeat.heard(4.0)
-    assert not heartbeat.expired(9.0)
-    assert heartbeat.expired(9.1)
+    assert not heartbeat.expired(0.5)
+    assert not heartbeat.expired(30.5)
+    assert _expires_at(heartbeat, 31.0) == 35.5
 
 
 def test_news_that_arrives_out_of_order_does_not_take_life_away() -> None:

@@ -132,7 +132,9 @@ class CostTracker:
         if not self.has_table:
             return None
         limits = self.hello.limits
-        feed_factor = np.full(limits.max_rows_per_forward + 1, np.exp(self._feed.common(_SHRINK_WEIGHT)))
+        feed_factor = np.full(
+            limits.max_rows_per_forward + 1, np.exp(self._feed.common(_SHRINK_WEIGHT))
+        )
         return CostModel(
             ladder=self.ladder,
             target_s=self._by_rows(self._target, self._target_factor()),

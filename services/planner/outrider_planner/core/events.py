@@ -29,6 +29,9 @@ class PlannerConfig:
     retention_s: float = 60.0
     plain_wanted_after_s: float = 60.0
     plain_share: float = 1.0 / 256.0
+    # Of the event loop's time; the rest is for streams.
+    planning_share: float = 0.5
+    plan_retry_s: float = 1.0
     max_deployments: int = 64
     max_workers: int = 1024
     max_classes: int = 16
@@ -60,11 +63,29 @@ class ReadScope:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetScope:
+    """No worker uses a scope any more; nothing of it need be held ready."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetWorker:
+    """A worker left long ago; nothing need be shown of it."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldPlan:
-    """No plan could be found for a worker; it keeps the last one. ``reason`` as in bounds."""
+    """No plan could be found for a worker; it keeps the last one.
+
+    ``reason``: "not_finite", or "failed" where the policy raised ``error``.
+    """
 
     incarnation: str
     reason: str
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +98,4 @@ class ReportOutcome:
     guard_trips: int = 0
 
 
-Effect = HoldPlan | PushPlan | FlushDeltas | ReadScope
+Effect = HoldPlan | PushPlan | FlushDeltas | ReadScope | ForgetScope | ForgetWorker

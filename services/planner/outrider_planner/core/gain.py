@@ -10,13 +10,14 @@ at V = 0, concave, at most V, and equal once V covers the pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.isotonic import isotonic
-from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pool
+from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pools
 from outrider_planner.core.types import FloatArray, IntArray
 
 # Chords of the best-first curve. Over a pool of random size every chord costs an expectation.
@@ -44,15 +45,21 @@ class GainModel:
         """K."""
         return int(self.length_survival.size)
 
-    def pool(self, requests: int) -> Pool:
-        """The distribution of the pool of n requests."""
+    def pools(self, ladder: Sequence[int]) -> tuple[Pool, ...]:
+        """The distribution of the pool of n requests, for every n of an ascending ladder."""
         if self.sparse:
-            return sparse_pool(requests, self.length_survival)
-        return dense_pool(requests, self.positions)
+            return sparse_pools(ladder, self.length_survival)
+        return tuple(dense_pool(n, self.positions) for n in ladder)
 
-    def accepted(self, requests: int, pool: Pool, verify: FloatArray) -> FloatArray:
-        """G(n, d, V) in drafts, (K, C), for the candidates V, (C,)."""
-        flat: FloatArray = self.flat_steps @ pool.expected_min(verify[None, :])
+    def accepted(
+        self, requests: int, pool: Pool, verify: FloatArray, reached: FloatArray | None = None
+    ) -> FloatArray:
+        """G(n, d, V) in drafts, (K, C), for the candidates V, (C,).
+
+        ``reached``: the pool's E[min(V, m)], (K, C) or (1, C), where it is known already.
+        """
+        known = pool.expected_min(verify[None, :]) if reached is None else reached
+        flat: FloatArray = self.flat_steps @ known
         if requests == 1:
             return flat
         top = self._top(requests, pool, verify)

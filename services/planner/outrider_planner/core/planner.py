@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 
 from outrider_planner.core.assemble import (
     NotFiniteError,
@@ -18,17 +17,11 @@ from outrider_planner.core.assemble import (
     next_score_maps,
     worth_sending,
 )
-from outrider_planner.core.bounds import (
-    MOST_CREDIT_S,
-    BoundedReport,
-    ReportContext,
-    ReportRejectedError,
-    bound_report,
-    class_label,
-)
 from outrider_planner.core.events import (
     Effect,
     FlushDeltas,
+    ForgetScope,
+    ForgetWorker,
     HoldPlan,
     PlannerConfig,
     PushPlan,
@@ -36,15 +29,10 @@ from outrider_planner.core.events import (
     ReportOutcome,
 )
 from outrider_planner.core.hellos import CapacityError, check_hello, statistics_digest
+from outrider_planner.core.intake import take_in
 from outrider_planner.core.shares import take_pending
 from outrider_planner.core.sums import FLEET_CLASS, from_fields, weigh
-from outrider_planner.core.types import (
-    GuardState,
-    Hello,
-    Plan,
-    ProbeDirective,
-    StepReports,
-)
+from outrider_planner.core.types import Hello, Plan, ProbeDirective, StepReports
 from outrider_planner.core.worker_state import SlowCounts, WorkerState, pool_bands
 
 _LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 100, 1000
@@ -66,45 +54,34 @@ class Planner:
     def on_hello(self, hello: Hello, stream: int, now_s: float) -> list[Effect]:
         """A worker opened a stream; it takes over from an older stream of the same incarnation.
 
+        Its first plan is due at once.
+
         Raises:
             HelloRefusedError: malformed, another protocol version, or over capacity.
         """
         check_hello(hello)
         known = self.workers.get(hello.worker_incarnation)
+        effects: list[Effect] = []
         if known is not None and known.hello == hello:
             known.stream, known.left_s, known.dirty = stream, None, True
-            known.plan = None
+            known.plan, known.next_plan_s = None, now_s
         else:
             self._admit(hello)
-            self.workers[hello.worker_incarnation] = WorkerState(hello, stream, now_s)
-        reads = [ReadScope(scope) for scope in scopes(hello) if scope not in self._sums]
-        return [*reads, *self.replan(now_s)]
+            # What is pending belongs to the scopes of the older hello.
+            effects += self.flush() if known else []
+            worker = known.succeeded_by(hello, stream, now_s) if known else None
+            self.workers[hello.worker_incarnation] = worker or WorkerState(hello, stream, now_s)
+        return [*effects, *(ReadScope(s) for s in scopes(hello) if s not in self._sums)]
 
     def on_reports(
         self, incarnation: str, stream: int, report: StepReports, now_s: float
     ) -> ReportOutcome:
-        """Counts what is believable of a report; plans follow with the next ``replan``.
-
-        What is not believable changes nothing: unknown is not zero, and the last plan holds.
-        """
+        """Counts what is believable of a report; a plan falls due if it brought news."""
         worker = self.workers.get(incarnation)
         if worker is None or worker.stream != stream:
             return ReportOutcome(Counter({"unknown_stream": 1}))
-        try:
-            bounded = self._bounded(worker, report, now_s)
-        except ReportRejectedError as error:
-            worker.rejected[error.reason] += 1
-            return ReportOutcome(Counter({error.reason: 1}))
-        worker.last_sequence, worker.last_report_s = report.sequence, now_s
-        rejected = Counter(bounded.rejected)
-        trips = self._take_guard(worker, report.guard, rejected)
-        clamps = max(report.clamps - worker.clamps, 0)
-        dropped = max(report.dropped_rounds - worker.dropped_rounds, 0)
-        worker.clamps += clamps
-        worker.dropped_rounds += dropped
-        worker.rejected.update(rejected)
-        worker.absorb(bounded, now_s)
-        return ReportOutcome(rejected, dropped, clamps, trips)
+        classes = self._classes.setdefault(worker.hello.deployment, set())
+        return take_in(worker, report, now_s, classes, self.config)
 
     def on_gone(self, incarnation: str, stream: int, now_s: float) -> None:
         """A stream ended; a younger one of the same worker is not touched."""
@@ -122,35 +99,58 @@ class Planner:
             worker.dirty = worker.dirty or (first and scope in scopes(worker.hello))
 
     def on_tick(self, now_s: float) -> list[Effect]:
-        """Timed work: flushes, reads, forgetting workers that left, and due plans."""
-        effects: list[Effect] = []
-        self._forget(now_s)
+        """Timed work: flushes, reads, and forgetting workers that left."""
+        effects = self._forget(now_s)
         if now_s - self._last_flush_s >= self.config.flush_interval_s:
             self._last_flush_s = now_s
             effects += self.flush()
         if now_s - self._last_read_s >= self.config.read_interval_s:
             self._last_read_s = now_s
-            used = {scope for worker in self.workers.values() for scope in scopes(worker.hello)}
-            effects += [ReadScope(scope) for scope in sorted(used)]
-        return effects + self.replan(now_s)
+            effects += [ReadScope(scope) for scope in sorted(self._used_scopes())]
+        return effects
 
     # Outputs ----------------------------------------------------------------------------------
 
+    def next_due(self) -> tuple[float, str] | None:
+        """When the next plan is due and whose it is; None while nobody has news."""
+        waiting = [
+            (worker.next_plan_s, incarnation)
+            for incarnation, worker in self.workers.items()
+            if worker.dirty and worker.connected
+        ]
+        return min(waiting, default=None)
+
+    def plan(self, incarnation: str, now_s: float) -> list[Effect]:
+        """Plans for one worker; only what differs from its last plan is pushed.
+
+        A plan that cannot be found is tried again a little later, and touches no other worker.
+        """
+        worker = self.workers[incarnation]
+        try:
+            plan = self._plan(worker, now_s)
+        except Exception as error:  # a policy from outside may raise anything
+            reason = "not_finite" if isinstance(error, NotFiniteError) else "failed"
+            worker.rejected[reason] += 1
+            worker.next_plan_s = now_s + self.config.plan_retry_s
+            return [HoldPlan(incarnation, reason, error)]
+        worker.dirty = False
+        return [] if plan is None else [PushPlan(incarnation, worker.stream, plan)]
+
+    def planned(self, incarnation: str, now_s: float, took_s: float) -> None:
+        """Planning took this long: the worker waits until all others had as much, twice over.
+
+        So planning takes at most its share of the event loop, however many workers there are.
+        """
+        worker = self.workers[incarnation]
+        connected = sum(other.connected for other in self.workers.values())
+        wait_s = took_s * connected / self.config.planning_share
+        worker.next_plan_s = max(worker.next_plan_s, now_s + wait_s)
+
     def replan(self, now_s: float) -> list[Effect]:
-        """Plans for workers with news; only those that differ from the last are pushed."""
+        """Plans for every worker that is due now."""
         effects: list[Effect] = []
-        for incarnation, worker in self.workers.items():
-            if not (worker.dirty and worker.connected):
-                continue
-            worker.dirty = False
-            try:
-                plan = self._plan(worker, now_s)
-            except NotFiniteError:
-                worker.rejected["not_finite"] += 1
-                effects.append(HoldPlan(incarnation, "not_finite"))
-                continue
-            if plan is not None:
-                effects.append(PushPlan(incarnation, worker.stream, plan))
+        while (due := self.next_due()) is not None and due[0] <= now_s:
+            effects += self.plan(due[1], now_s)
         return effects
 
     def flush(self) -> list[Effect]:
@@ -168,21 +168,6 @@ class Planner:
 
     # Inside -----------------------------------------------------------------------------------
 
-    @staticmethod
-    def _take_guard(worker: WorkerState, guard: GuardState | None, rejected: Counter[str]) -> int:
-        """Keeps the guard's state if it is finite; returns the trips since the last one."""
-        if guard is None:
-            return 0
-        numbers = (
-            *(guard.ledger_tokens, guard.threshold_tokens, guard.sigma_tokens),
-            *(guard.plain_scale_ratio, guard.lost_tokens),
-        )
-        if not all(map(isfinite, numbers)):
-            rejected["not_finite"] += 1
-            return 0
-        before, worker.guard = worker.guard, guard
-        return max(guard.trips - (before.trips if before else 0), 0)
-
     def _admit(self, hello: Hello) -> None:
         present = {worker.hello.deployment for worker in self.workers.values()}
         if hello.deployment not in present and len(present) >= self.config.max_deployments:
@@ -192,35 +177,12 @@ class Planner:
         ):
             raise CapacityError(f"already serving {len(self.workers)} workers")
 
-    def _bounded(self, worker: WorkerState, report: StepReports, now_s: float) -> BoundedReport:
-        if report.sequence <= worker.last_sequence:
-            raise ReportRejectedError("duplicate")
-        least_round_s = worker.costs.least_round_s()
-        last_s = worker.joined_s if worker.last_report_s is None else worker.last_report_s
-        credit_s = min(worker.credit_s + max(now_s - last_s, 0.0), MOST_CREDIT_S)
-        context = ReportContext(
-            hello=worker.hello,
-            credit_s=credit_s,
-            least_round_s=least_round_s,
-            table_target_s=worker.costs.table_target_s if worker.costs.has_table else None,
-            dropped_rounds=max(report.dropped_rounds - worker.dropped_rounds, 0),
-        )
-        bounded = bound_report(report, context)
-        worker.credit_s = credit_s - len(report.rounds) * least_round_s
-        known = self._classes.setdefault(worker.hello.deployment, set())
-        cells = []
-        for key, counts in bounded.cells:
-            label = class_label(key.request_class, known, self.config.max_classes - 1)
-            known.add(label)
-            band = min(key.context_band, self.config.max_context_bands - 1)
-            cells.append((replace(key, request_class=label, context_band=band), counts))
-        return replace(bounded, cells=tuple(cells))
-
     def _plan(self, worker: WorkerState, now_s: float) -> Plan | None:
         """A plan to push, or None where nothing worth sending changed.
 
         Raises:
             NotFiniteError: the decision holds NaN or infinite numbers.
+            Exception: whatever a policy raises.
         """
         own, fleet = (self._sums.get(scope, {}) for scope in scopes(worker.hello))
         worker.cost_model = worker.costs.model()
@@ -258,16 +220,23 @@ class Planner:
             guard=config.guard,
         )
 
-    def _forget(self, now_s: float) -> None:
+    def _used_scopes(self) -> set[str]:
+        return {scope for worker in self.workers.values() for scope in scopes(worker.hello)}
+
+    def _forget(self, now_s: float) -> list[Effect]:
         """Drops workers that left long ago, once their last sums were flushed."""
+        effects: list[Effect] = []
         for incarnation, worker in list(self.workers.items()):
             gone = worker.left_s is not None and now_s - worker.left_s > self.config.retention_s
             if gone and not worker.pending:
                 del self.workers[incarnation]
+                effects.append(ForgetWorker(incarnation))
         present = {worker.hello.deployment for worker in self.workers.values()}
         self._classes = {name: c for name, c in self._classes.items() if name in present}
-        used = {scope for worker in self.workers.values() for scope in scopes(worker.hello)}
-        self._sums = {scope: sums for scope, sums in self._sums.items() if scope in used}
+        for scope in self._sums.keys() - self._used_scopes():
+            del self._sums[scope]
+            effects.append(ForgetScope(scope))
+        return effects
 
 
 def scopes(hello: Hello) -> tuple[str, str]:

@@ -7,7 +7,8 @@ draft is worth nor what a row costs. First axis everywhere: d = 1…K.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -73,7 +74,7 @@ class NormalPool:
 
     @classmethod
     def of(cls, mean: FloatArray, deviation: FloatArray, size: FloatArray) -> NormalPool:
-        """From the pool's mean, deviation and bound n·d."""
+        """From the pool's mean, deviation and bound n·d, of any common shape."""
         at_zero = mean + deviation * np.minimum(
             _normal_expected_min(-mean / deviation), -mean / deviation
         )
@@ -94,16 +95,27 @@ def dense_pool(requests: int, positions: int) -> DensePool:
     return DensePool(requests * np.arange(1.0, positions + 1))
 
 
-def sparse_pool(requests: int, length_survival: FloatArray) -> TabulatedPool | NormalPool:
-    """The pool of n independent draws from P(len ≥ j), (K,): convolved, or normal above 16."""
-    if requests <= CONVOLVED_UP_TO:
-        return TabulatedPool(_convolved(requests, _length_masses(length_survival)))
-    positions = length_survival.size
-    lengths = np.arange(1.0, positions + 1)
+def sparse_pools(ladder: Sequence[int], length_survival: FloatArray) -> tuple[Pool, ...]:
+    """For every n of a ladder the pool of n independent draws from P(len ≥ j), (K,).
+
+    Convolved, or normal above 16.
+    """
+    masses = _length_masses(length_survival)
+    few = tuple(TabulatedPool(_convolved(n, masses)) for n in ladder if n <= CONVOLVED_UP_TO)
+    many = np.array([n for n in ladder if n > CONVOLVED_UP_TO], dtype=np.float64)
+    return (*few, *_normal_pools(many, length_survival))
+
+
+def _normal_pools(requests: FloatArray, length_survival: FloatArray) -> tuple[NormalPool, ...]:
+    """All at once, (N, K): the arrays of one are too small to be quick."""
+    lengths = np.arange(1.0, length_survival.size + 1)
     mean = np.cumsum(length_survival)
     variance = np.cumsum((2 * lengths - 1) * length_survival) - mean**2
-    deviation = np.sqrt(np.maximum(requests * variance, 1e-12))
-    return NormalPool.of(requests * mean, deviation, requests * lengths)
+    n = requests[:, None]
+    deviation = np.sqrt(np.maximum(n * variance, 1e-12))
+    together = NormalPool.of(n * mean, deviation, n * lengths)
+    columns = (getattr(together, field.name) for field in fields(together))
+    return tuple(NormalPool(*one) for one in zip(*columns, strict=True))
 
 
 def _length_masses(length_survival: FloatArray) -> FloatArray:

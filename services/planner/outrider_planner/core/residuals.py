@@ -6,8 +6,10 @@ Knows how quickly measurements age and how few of them are trusted. Does not kno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider_planner.core.types import BoolArray, FloatArray, IntArray
 
@@ -29,7 +31,7 @@ class FadingMeans:
         """Nothing measured."""
         return cls(np.zeros(size), np.zeros(size))
 
-    def observe(self, index: IntArray, values: FloatArray) -> None:
+    def observe(self, index: IntArray, values: NDArray[np.floating[Any]]) -> None:
         """Takes in one value per round, oldest first.
 
         Within the batch older rounds weigh less too, so a batch of any size weighs no more than

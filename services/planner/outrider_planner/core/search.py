@@ -80,8 +80,8 @@ def decide(
         previous if previous is not None and previous.verify_tokens.shape == verify.shape else None
     )
     rows = np.arange(positions + 1)
-    for s in range(steps):
-        stage = tabulate(drafter, gain, cost, s)
+    for s, pool in enumerate(gain.pools(cost.ladder)):
+        stage = tabulate(drafter, gain, cost, s, pool)
         rate[s], draft[s] = choose_draft(stage, int(kept.draft_tokens[s]) if kept else None)
         column = choose_verify(stage, rate[s], kept.verify_tokens[s] if kept else None)
         verify[s] = stage.verify[column]
@@ -92,39 +92,48 @@ def decide(
     return DrafterDecision(drafter, draft, verify, rate, accepted, pass_s, prepare_s)
 
 
-def tabulate(drafter: str, gain: GainModel, cost: CostModel, step: int) -> Stage:
+def tabulate(drafter: str, gain: GainModel, cost: CostModel, step: int, pool: Pool) -> Stage:
     """Gain and seconds of every candidate at one ladder step, as expectations over the pool."""
     n, positions = cost.ladder[step], gain.positions
     verify = candidates(n, positions, cost)
-    pool = gain.pool(n)
     rows = n + np.arange(verify[-1] + 1)
     row_s = cost.target_s[rows] + cost.feed_s[drafter][rows]
     valid = verify[None, :] <= n * np.arange(1, positions + 1)[:, None]
     pass_s, accepted = np.full((2, positions + 1, verify.size), np.inf)
-    pass_s[1:] = np.where(valid, expected_pass_s(pool, row_s, verify), np.inf)
-    accepted[1:] = np.where(valid, gain.accepted(n, pool, verify.astype(np.float64)), 0.0)
+    reached, expected_s = expected_pass_s(pool, row_s, verify)
+    pass_s[1:] = np.where(valid, expected_s, np.inf)
+    found = gain.accepted(n, pool, verify.astype(np.float64), reached)
+    accepted[1:] = np.where(valid, found, 0.0)
     # Without drafts the drafter is not fed: what it costs when off is the worker's idle grade.
     pass_s[0, 0], accepted[0] = cost.target_s[n], 0.0
     prepare_s = cost.draft_s[drafter][step, : positions + 1] + cost.host_s[step]
     return Stage(n, verify, accepted, pass_s, prepare_s)
 
 
-def expected_pass_s(pool: Pool, row_s: FloatArray, verify: IntArray) -> FloatArray:
-    """E over the pool m of the time of n + min(V, m) rows, (K, C); ``row_s[v]`` is for n + v.
+def expected_pass_s(
+    pool: Pool, row_s: FloatArray, verify: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """E[min(V, m)] over the pool m, and E of the time of n + min(V, m) rows, (K, C) each;
+    ``row_s[v]`` is for n + v rows.
 
-    The sum over the rows v ≤ V where the time changes of P(m ≥ v) times the change. A dense pool
-    always holds V drafts.
+    The time is the sum over the rows v ≤ V where it changes of P(m ≥ v) times the change. A dense
+    pool always holds V drafts.
     """
+    wanted = verify[None, :].astype(np.float64)
     if isinstance(pool, DensePool):
-        return np.broadcast_to(row_s[verify], (pool.size.size, verify.size))
+        at_rows = np.broadcast_to(row_s[verify], (pool.size.size, verify.size))
+        return pool.expected_min(wanted), at_rows
     change = np.diff(row_s)
     changed = np.flatnonzero(change)
-    edges = changed[None, :].astype(np.float64)
-    below, reached = pool.expected_min(edges), pool.expected_min(edges + 1.0)
+    # One question to the pool for all: the arrays are small, the calls are what costs.
+    points = np.concatenate([wanted[0], changed, changed + 1.0])[None, :]
+    reached, below, above = np.split(
+        pool.expected_min(points), [verify.size, verify.size + changed.size], axis=1
+    )
     added = np.zeros((below.shape[0], changed.size + 1))
-    np.cumsum((reached - below) * change[changed], axis=1, out=added[:, 1:])
+    np.cumsum((above - below) * change[changed], axis=1, out=added[:, 1:])
     result: FloatArray = row_s[0] + added[:, np.searchsorted(changed, verify)]
-    return result
+    return reached, result
 
 
 def candidates(requests: int, positions: int, cost: CostModel) -> IntArray:

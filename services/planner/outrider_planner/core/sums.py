@@ -104,7 +104,8 @@ def batch_weight(rounds: int) -> float:
     """
     if rounds <= 1:
         return 1.0
-    return (1.0 - _FAST_FADE**rounds) / ((1.0 - _FAST_FADE) * rounds)
+    weight: float = (1.0 - _FAST_FADE**rounds) / ((1.0 - _FAST_FADE) * rounds)
+    return weight
 
 
 def total(counts: Iterable[Counts], positions: int, bins: int = MAX_BINS) -> Counts:

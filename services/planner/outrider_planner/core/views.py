@@ -11,8 +11,6 @@ from outrider_planner.core.planner import Planner
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.worker_state import WorkerState
 
-_IDLE_AFTER_S = 3.0
-
 
 def deployments(planner: Planner, now_s: float) -> dict[str, Any]:
     """All deployments by name."""
@@ -46,7 +44,7 @@ def _worker(incarnation: str, worker: WorkerState, now_s: float) -> dict[str, An
         "device": hello.identity.device,
         "state": _state(worker, now_s),
         "has_cost_table": worker.costs.has_table,
-        "present_requests": worker.present_requests,
+        "present_requests": worker.requests_at(now_s),
         "rounds": worker.rounds,
         "last_report_age_s": None if worker.last_report_s is None else now_s - worker.last_report_s,
         "plan": _plan(worker, now_s),
@@ -66,8 +64,7 @@ def _worker(incarnation: str, worker: WorkerState, now_s: float) -> dict[str, An
 def _state(worker: WorkerState, now_s: float) -> str:
     if not worker.connected:
         return "gone"
-    silent = worker.last_report_s is None or now_s - worker.last_report_s > _IDLE_AFTER_S
-    return "idle" if silent or worker.present_requests == 0 else "busy"
+    return "busy" if worker.requests_at(now_s) else "idle"
 
 
 def _plan(worker: WorkerState, now_s: float) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from outrider_planner.core.bounds import MOST_CREDIT_S, BoundedReport
+from outrider_planner.core.bounds import MOST_CREDIT_S, BoundedReport, take
 from outrider_planner.core.cost import CostModel, CostTracker, request_ladder, step_of
 from outrider_planner.core.gain import gain_model
 from outrider_planner.core.histogram import Estimates, estimate
@@ -22,7 +22,7 @@ from outrider_planner.core.policies.base import (
     Snapshot,
     draft_bound,
 )
-from outrider_planner.core.sums import CellKey, Counts, total
+from outrider_planner.core.sums import CellKey, Counts, batch_weight
 from outrider_planner.core.types import (
     MAX_DRAFT_TOKENS,
     DrafterTraits,
@@ -36,6 +36,13 @@ from outrider_planner.core.types import (
 
 ClassKey = tuple[str, str]
 SlowCounts = Mapping[ClassKey, Counts]
+# Workers send no report while idle; busy ones send at least one a second.
+IDLE_AFTER_S = 3.0
+# What a worker that says hello with other contents keeps: its place in time and its counters.
+_KEPT = (
+    *("last_sequence", "last_report_s", "last_plain_s", "credit_s", "version", "guard"),
+    *("rounds", "clamps", "dropped_rounds", "rejected"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class WorkerState:
     decision: Decision | None = None
     plan: Plan | None = None
     planned_s: float = 0.0
+    next_plan_s: float = float("-inf")
     version: int = 0
     score_maps: tuple[ScoreMap, ...] = ()
     guard: GuardState | None = None
@@ -86,10 +94,21 @@ class WorkerState:
         self.costs = CostTracker(self.hello, self.ladder)
         self.last_plain_s = self.joined_s
 
-    @property
-    def present_step(self) -> int:
-        """The ladder step that serves the latest round's n; the first one when idle."""
-        return int(step_of(self.ladder, np.array([self.present_requests]))[0])
+    def succeeded_by(self, hello: Hello, stream: int, now_s: float) -> WorkerState:
+        """The same incarnation with another hello: what was learned no longer applies."""
+        younger = WorkerState(hello, stream, now_s)
+        for name in _KEPT:
+            setattr(younger, name, getattr(self, name))
+        return younger
+
+    def requests_at(self, now_s: float) -> int:
+        """n of the latest round; 0 once nothing was reported for a while, which is idleness."""
+        silent = self.last_report_s is None or now_s - self.last_report_s > IDLE_AFTER_S
+        return self.present_requests if self.connected and not silent else 0
+
+    def step_at(self, now_s: float) -> int:
+        """The ladder step that serves the present n; the first one when idle."""
+        return int(step_of(self.ladder, np.array([self.requests_at(now_s)]))[0])
 
     @property
     def connected(self) -> bool:
@@ -97,15 +116,16 @@ class WorkerState:
         return self.left_s is None
 
     def absorb(self, report: BoundedReport, now_s: float) -> None:
-        """Counts a report. An idle one, without rounds, changes nothing but the time."""
-        rounds = report.rounds
-        self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
-        if len(rounds):
-            self.rounds += len(rounds)
-            self.forecast = self._forecast(rounds)
-            if (rounds.target_rows == rounds.requests).any():
-                self.last_plain_s = now_s
-            self.costs.observe(rounds, report.timed)
+        """Counts a report. An empty one says idle, unless it is empty because of rejections."""
+        rounds, timed = report.rounds, take(report.rounds, report.timed)
+        if len(rounds) or not report.rejected:
+            self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
+        self.rounds += len(rounds)
+        if (rounds.target_rows == rounds.requests).any():
+            self.last_plain_s = now_s
+        if len(timed):
+            self.forecast = self._forecast(timed)
+            self.costs.observe(timed)
         self._count(report)
         self.dirty = self.dirty or bool(len(rounds)) or bool(report.cells)
 
@@ -114,8 +134,9 @@ class WorkerState:
         drafting = int((report.rounds.carried_draft_tokens > 0).sum())
         for counts in self.fast.values():
             counts.fade(drafting)
+        weight = batch_weight(drafting)
         for key, counts in report.cells:
-            self.fast.setdefault((key.drafter, key.request_class), _empty()).add(counts)
+            self.fast.setdefault((key.drafter, key.request_class), _empty()).add(counts, weight)
             self.pending.setdefault(key, _empty()).add(counts)
             self.totals.setdefault(key.drafter, _empty()).add(counts)
 
@@ -192,15 +213,6 @@ def pool_bands(cells: Mapping[CellKey, Counts]) -> dict[ClassKey, Counts]:
     for key, counts in cells.items():
         pooled.setdefault((key.drafter, key.request_class), _empty()).add(counts)
     return pooled
-
-
-def fleet_total(cells: Mapping[CellKey, Counts]) -> dict[str, Counts]:
-    """Sums by drafter, classes and bands added up."""
-    names = {key.drafter for key in cells}
-    return {
-        name: total((c for key, c in cells.items() if key.drafter == name), MAX_DRAFT_TOKENS)
-        for name in names
-    }
 
 
 def _empty() -> Counts:

@@ -13,21 +13,17 @@ from outrider.common.v1 import common_pb2 as common
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider_planner.core.types import (
     AcceptanceCell,
-    ClassRule,
     CostCurve,
     CostTable,
     DraftCostGrid,
     DrafterCost,
     DrafterCosts,
-    DrafterPlan,
     DrafterTraits,
     EngineIdentity,
-    GuardSettings,
     GuardState,
     Hello,
     IntArray,
     Plan,
-    ProbeDirective,
     RoundColumns,
     ScoreMap,
     StepReports,
@@ -249,63 +245,3 @@ def _score_map_to_wire(item: ScoreMap) -> wire.ScoreMap:
         bins=len(item.survival[0]) if item.survival else 0,
         survival=[value for row in item.survival for value in row],
     )
-
-
-def plan_from_wire(message: wire.Plan) -> Plan:
-    """The inverse of ``plan_to_wire``, for tools that read recorded plans.
-
-    Raises:
-        WireError: tables that do not fit the ladder.
-    """
-    steps = len(message.requests_ladder)
-    return Plan(
-        version=message.version,
-        requests_ladder=tuple(message.requests_ladder),
-        drafters=tuple(_drafter_plan(item, steps) for item in message.drafters),
-        rate_tokens_per_s=tuple(message.rate_tokens_per_s),
-        score_maps=tuple(map(_score_map, message.score_maps)),
-        class_rules=tuple(map(_class_rule, message.class_rules)),
-        probe=ProbeDirective(
-            message.probe.cohort_share, message.probe.plain_share, message.probe.draft_tokens
-        ),
-        guard=GuardSettings(
-            message.guard.enabled,
-            message.guard.minimum_threshold_tokens,
-            message.guard.detectable_loss_ratio,
-        ),
-        report_interval_ms=message.report_interval_ms,
-        validity_ms=message.validity_ms,
-        grace_ms=message.grace_ms,
-        policy=message.policy,
-        objective=message.objective,
-        reason=message.reason,
-    )
-
-
-def _class_rule(message: wire.ClassRule) -> ClassRule:
-    cap = message.max_draft_tokens if message.HasField("max_draft_tokens") else None
-    return ClassRule(message.request_class, message.weight, cap)
-
-
-def _drafter_plan(message: wire.DrafterPlan, steps: int) -> DrafterPlan:
-    width = message.max_carried_tokens + 1
-    if len(message.target_rows) != steps * width or len(message.draft_tokens) != steps:
-        raise WireError(f"the tables of drafter {message.drafter!r} do not fit the ladder")
-    return DrafterPlan(
-        message.drafter, tuple(message.draft_tokens), _rows(message.target_rows, width)
-    )
-
-
-def _score_map(message: wire.ScoreMap) -> ScoreMap:
-    if len(message.survival) != message.positions * message.bins:
-        raise WireError("a score map's table does not fit its shape")
-    table = tuple(
-        tuple(message.survival[start : start + message.bins])
-        for start in range(0, len(message.survival), max(message.bins, 1))
-    )
-    return ScoreMap(message.version, message.drafter, message.request_class, table)
-
-
-def _rows(flat: Iterable[int], width: int) -> tuple[tuple[int, ...], ...]:
-    values = tuple(flat)
-    return tuple(values[start : start + width] for start in range(0, len(values), width))

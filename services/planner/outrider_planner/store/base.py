@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-BUCKET_S = 15 * 60.0
 KEEP_S = 7 * 24 * 3600.0
 
 
 class StoreUnavailableError(ConnectionError):
-    """The store did not answer, or refused; the batch may or may not have been applied."""
+    """The store did not answer; a batch may or may not have been applied."""
+
+
+class StoreRefusedError(StoreUnavailableError):
+    """The store answered that it will not, or with what are no sums; nothing was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +31,23 @@ class Batch:
 
 
 class StatsStore(Protocol):
-    """Sums by scope. Every method may raise ``StoreUnavailableError``."""
+    """Sums by scope. Every method but the last two may raise ``StoreUnavailableError``."""
+
+    async def ping(self) -> None:
+        """Returns once the store has answered."""
+        ...
 
     async def add(self, scope: str, batch: Batch) -> bool:
         """Adds a batch to the newest bucket; False if this writer's batch was applied before."""
         ...
 
     async def buckets(self, scope: str) -> tuple[Mapping[str, int], ...]:
-        """The scope's buckets, newest first; empty where nothing was written."""
+        """The scope's newest ``MOST_BUCKETS`` buckets, newest first; empty where nothing was
+        written."""
+        ...
+
+    def forget(self, scope: str) -> None:
+        """Nobody reads this scope any more: what is held of it here may go."""
         ...
 
     async def close(self) -> None:

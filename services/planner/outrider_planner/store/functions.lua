@@ -4,12 +4,30 @@
 -- KEYS: index of buckets, last sequence of the writer, prefix of the buckets' hashes; all three
 -- carry the scope's hash tag, so the hash that is chosen here lies in the same slot.
 -- ARGV: bucket length in s, time to live in s, sequence, then field and amount in turn.
+-- Nothing is written before everything was checked: an error half-way would leave sums applied
+-- whose sequence is not, and they would be applied again.
+local MOST_AMOUNT = 9007199254740991
+
+local function amount_fault(args)
+  for i = 5, #args, 2 do
+    local amount = string.match(args[i], '^%d+$') and tonumber(args[i])
+    if not amount or amount > MOST_AMOUNT then
+      return 'ERR amount of ' .. args[i - 1] .. ' must be a whole number below 2^53'
+    end
+  end
+  return #args % 2 == 0 and 'ERR a field without an amount' or nil
+end
+
 local function add(keys, args)
   local bucket_s, keep_s = tonumber(args[1]), tonumber(args[2])
   local sequence = tonumber(args[3])
   local last = tonumber(redis.call('GET', keys[2]) or '0')
   if sequence <= last then
     return 0
+  end
+  local fault = amount_fault(args)
+  if fault then
+    return redis.error_reply(fault)
   end
   -- The server's clock, never a planner's; and never back, should the server's clock step back.
   local time = redis.call('TIME')
@@ -21,7 +39,8 @@ local function add(keys, args)
   local name = string.format('%d', bucket)
   local sums = keys[3] .. name
   for i = 4, #args, 2 do
-    redis.call('HINCRBY', sums, args[i], args[i + 1])
+    -- A sum that is full, or that is none, stays as it is; all others and the sequence go on.
+    redis.pcall('HINCRBY', sums, args[i], args[i + 1])
   end
   local ttl = string.format('%d', math.ceil(keep_s))
   redis.call('EXPIRE', sums, ttl)

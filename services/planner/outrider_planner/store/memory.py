@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from outrider_planner.core.sums import merge
-from outrider_planner.store.base import BUCKET_S, KEEP_S, Batch
+from outrider_planner.core.sums import BUCKET_S, MOST_BUCKETS, merge
+from outrider_planner.store.base import KEEP_S, Batch
 
 
 @dataclass(slots=True)
@@ -26,6 +26,9 @@ class MemoryStore:
         self._kept_buckets = int(keep_s / bucket_s)
         self._scopes: dict[str, _Scope] = {}
 
+    async def ping(self) -> None:
+        """Always there."""
+
     async def add(self, scope: str, batch: Batch) -> bool:
         """Adds a batch unless its sequence was seen."""
         kept = self._scopes.setdefault(scope, _Scope())
@@ -41,7 +44,11 @@ class MemoryStore:
     async def buckets(self, scope: str) -> tuple[Mapping[str, int], ...]:
         """Copies, newest first."""
         kept = self._scopes.get(scope, _Scope())
-        return tuple(dict(kept.buckets[bucket]) for bucket in sorted(kept.buckets, reverse=True))
+        newest = sorted(kept.buckets, reverse=True)[:MOST_BUCKETS]
+        return tuple(dict(kept.buckets[bucket]) for bucket in newest)
+
+    def forget(self, scope: str) -> None:
+        """Nothing is held beside the sums themselves."""
 
     async def close(self) -> None:
         """Nothing to end."""

@@ -1,7 +1,7 @@
 """The engine loop: the order of one step, and nothing else.
 
     outside state in → one round (verify, commit) → one prefill forward → drafts for the next
-    round → news out, record booked
+    round → record booked → news out
 
 Launch mode *in step*: the host reads a round's result before it drafts and launches the next one.
 A result is applied only to a request that is still in the epoch it was launched in, so running
@@ -100,10 +100,10 @@ class Engine:
         self._round(turn)
         self._prefill(turn)
         self._draft(turn)
-        if turn.news:
-            self._on_news(self.rounds, turn.news)
         if turn.requests or turn.prefill_tokens or turn.outcomes:
             self._book(turn)
+        if turn.news:
+            self._on_news(self.rounds, turn.news)
 
     def _take_in(self, commands: Sequence[Command], turn: Turn) -> None:
         """Apply what came in from outside, then end what has run out of time."""
@@ -271,7 +271,9 @@ class Engine:
     ) -> None:
         self._forget(request, turn)
         key, name = request.spec.key, self._drafter_name
-        turn.news.append(TokenNews(key, token_ids, accepted, name, end, request.totals))
+        emitted_tokens = request.emitted_here
+        news = TokenNews(key, token_ids, accepted, name, end, request.totals, emitted_tokens)
+        turn.news.append(news)
 
     def _forget(self, request: Request, turn: Turn) -> None:
         """Free all it owns. Drafts it had at hand were made for nothing, and are counted."""

@@ -206,7 +206,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenNews:
-    """What one round gave one request."""
+    """What one round gave one request; with the end come the totals of its whole life here."""
 
     key: RequestKey
     token_ids: tuple[int, ...]
@@ -214,3 +214,4 @@ class TokenNews:
     drafter: str = ""
     end: Finish | Failure | None = None
     totals: SpeculationTotals | None = None
+    emitted_tokens: int = 0

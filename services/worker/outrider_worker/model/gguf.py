@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ _TENSORS = {
     "ffn_down": "mlp.down_proj",
 }
 
+# A conversion takes seconds; a scratch folder this old belongs to nobody any more.
+_ABANDONED_AFTER_S = 3600.0
+
 Progress = Callable[[str, float], None]
 Floats = NDArray[np.float32]
 
@@ -59,6 +63,7 @@ def converted_folder(path: Path, progress: Progress = lambda step, done: None) -
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_abandoned(target)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         convert(path, scratch, progress)
@@ -66,6 +71,13 @@ def converted_folder(path: Path, progress: Progress = lambda step, done: None) -
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def _sweep_abandoned(target: Path) -> None:
+    """Remove what conversions that were killed half-way left behind."""
+    for scratch in target.parent.glob(f".{target.name}-*"):
+        if time.time() - scratch.stat().st_mtime > _ABANDONED_AFTER_S:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def models_folder() -> Path:

@@ -46,6 +46,9 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
 
     def deliver(self, round_: int, news: Sequence[TokenNews]) -> None:
         """The engine's news sink; called on the engine's thread."""
+        for item in news:
+            if item.end is not None:
+                _log_end(item)
         self._loop.call_soon_threadsafe(self._dispatch, round_, news)
 
     def _dispatch(self, round_: int, news: Sequence[TokenNews]) -> None:
@@ -86,6 +89,7 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
                 message = await outbox.get(HEARTBEAT_INTERVAL_S / 2)
                 if message is not None:
                     yield message
+            await _raise_failure(reader, context)
         finally:
             reader.cancel()
             del self._outboxes[owner]
@@ -139,6 +143,29 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         for start in range(0, len(content), _ASSET_CHUNK_BYTES):
             yield wire.AssetsResponse(chunk=content[start : start + _ASSET_CHUNK_BYTES])
+
+
+async def _raise_failure(reader: "asyncio.Task[None]", context: Any) -> None:
+    """A stream whose reading broke ends with an error that says so, not as if all were well."""
+    failure = None if reader.cancelled() else reader.exception()
+    if isinstance(failure, Exception):
+        _log.error("reading a router's stream failed", exc_info=failure)
+        await context.abort(grpc.StatusCode.INTERNAL, f"cannot read the stream: {failure}")
+
+
+def _log_end(news: TokenNews) -> None:
+    """One line for each request, under the id that the router's lines carry too."""
+    end, totals = news.end, news.totals
+    _log.info(
+        "request ended",
+        request_id=news.key.request_id,
+        choice=news.key.choice_index,
+        outcome=end.code.value if isinstance(end, Failure) else end.reason.value if end else "",
+        tokens=news.emitted_tokens,
+        drafted=totals.drafted_tokens if totals else 0,
+        verified=totals.verified_tokens if totals else 0,
+        accepted=totals.accepted_tokens if totals else 0,
+    )
 
 
 def _cut_reason(outbox: Outbox) -> tuple[grpc.StatusCode, str]:

@@ -1,6 +1,8 @@
 """The loop around the laws: what comes in, what goes out, what a round really does."""
 
 import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +11,7 @@ from outrider_worker.engine.inbox import DropOwner, EndAll
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.tables import ForwardTable, RoundTable
 from outrider_worker.engine.types import (
+    Draft,
     Failure,
     FailureCode,
     Finish,
@@ -16,6 +19,7 @@ from outrider_worker.engine.types import (
     SpeculationLimits,
 )
 from outrider_worker.runner import Launched, PrefillResult, RoundResult, Runner
+from outrider_worker.speculate.drafter import Ask
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.scripted import ScriptedDrafter, always
 from tests.support.engines import (
@@ -26,6 +30,7 @@ from tests.support.engines import (
     request,
     static_plan,
     ticking,
+    undisturbed,
 )
 from tests.support.tiny_models import VOCAB_SIZE
 
@@ -49,12 +54,52 @@ def test_a_round_verifies_exactly_min_of_planned_and_existing() -> None:
     assert {o.verified for r in full for o in r.outcomes} == {2}
 
 
+def _at_most(budget: int) -> Callable[[int, int], int]:
+    return lambda n, d: min(budget, n * d)
+
+
 def test_any_pick_gives_the_same_text() -> None:
-    """V between none and all, in every round another: the text never changes."""
-    budgets = itertools.cycle([0, 1, 5, 2, 11, 3])
-    plan = static_plan("scripted", 4, verify=lambda n, d: next(budgets) % (n * d + 1))
-    answers = Bench(_scripted(3), plan).run(*(request(prompt, 60) for prompt in PROMPTS))
-    assert [a.token_ids for a in answers] == [greedy_text(prompt, 60) for prompt in PROMPTS]
+    """V between none and all, in every round another: no text changes, greedy or seeded."""
+    budgets = itertools.cycle([0, 1, 5, 2, 11, 3, 16, 7])
+    specs = [request(p, 60, temperature=t, seed=5) for p in PROMPTS for t in (0.0, 0.9)]
+    bench = Bench(_scripted(3))
+    stream = bench.plans.open_stream()
+    answers = [bench.submit(spec) for spec in specs]
+    for version, budget in enumerate(budgets, 1):
+        plan = replace(static_plan("scripted", 4, verify=_at_most(budget)), version=version)
+        bench.plans.offer(stream, plan, 0.0)
+        bench.step()
+        if bench.engine.idle:
+            break
+    assert [a.token_ids for a in answers] == [undisturbed(spec) for spec in specs]
+    assert len({r.verified_tokens for r in bench.records}) > 5
+
+
+def test_drafts_of_a_request_that_ended_first_are_drafted_and_not_verified() -> None:
+    bench = Bench(_scripted(8), static_plan("scripted", 4))
+    spec = request(PROMPTS[0], 60)
+    answer = bench.submit(spec)
+    bench.step()
+    bench.cancel(spec.key)
+    bench.run()
+    assert answer.totals is not None
+    assert (answer.totals.drafted_tokens, answer.totals.verified_tokens) == (4, 0)
+    outcomes = [outcome for record in bench.records for outcome in record.outcomes]
+    assert sum(len(outcome.bins) for outcome in outcomes) == 4
+
+
+def test_a_drafter_that_breaks_its_promises_harms_nobody() -> None:
+    """B22: longer than asked, ids the target does not know: cut, never verified."""
+
+    class Unruly(ScriptedDrafter):
+        def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+            return [Draft((5, 6, VOCAB_SIZE + 7, 8) * 9, (0,) * 36, ask.tokens) for ask in asks]
+
+    drafter = Unruly({}, always(0), VOCAB_SIZE, 8)
+    bench = Bench(drafter, static_plan("scripted", 6))
+    (answer,) = bench.run(request(PROMPTS[0], 30))
+    assert answer.token_ids == greedy_text(PROMPTS[0], 30)
+    assert max(record.pool_tokens for record in bench.records) == 2
 
 
 def test_plans_may_change_at_every_step() -> None:

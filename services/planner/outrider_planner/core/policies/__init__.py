@@ -1,7 +1,6 @@
 """Policies: pure functions from a snapshot of statistics to a decision, chosen by name.
 
-``parse`` understands ``two_stage``, ``static:4`` and ``off``; outside policies come in through
-the registry's ``register``.
+``parse`` understands ``two_stage``, ``static:4`` and ``off``, and outside policies handed to it.
 """
 
 from outrider_planner.core.policies.base import (
@@ -10,14 +9,14 @@ from outrider_planner.core.policies.base import (
     Policy,
     Snapshot,
 )
-from outrider_planner.core.policies.registry import UnknownPolicyError, parse, register
+from outrider_planner.core.policies.registry import Factory, UnknownPolicyError, parse
 
 __all__ = [
     "Decision",
     "DrafterStatistics",
+    "Factory",
     "Policy",
     "Snapshot",
     "UnknownPolicyError",
     "parse",
-    "register",
 ]

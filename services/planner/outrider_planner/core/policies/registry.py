@@ -1,8 +1,11 @@
-"""Policies by name: ``name`` or ``name:argument``."""
+"""Policies by name: ``name`` or ``name:argument``.
+
+Knows the built-in ones; others are handed in by whoever found them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from outrider_planner.core.policies.base import Policy
 from outrider_planner.core.policies.static import OffPolicy, StaticPolicy
@@ -16,30 +19,21 @@ class UnknownPolicyError(ValueError):
     """A policy that is not known or whose argument makes no sense; the text lists those known."""
 
 
-def register(name: str, usage: str, factory: Factory) -> None:
-    """Adds a policy; the factory gets what follows the colon, or an empty text.
-
-    Raises:
-        ValueError: the name is taken.
-    """
-    if name in _REGISTRY:
-        raise ValueError(f"policy {name!r} is already registered")
-    _REGISTRY[name] = (usage, factory)
-
-
-def parse(text: str) -> Policy:
+def parse(text: str, outside: Mapping[str, Factory] | None = None) -> Policy:
     """The policy that a configuration names, for example ``static:4``.
+
+    A factory gets what follows the colon, or an empty text. Built-in names come first.
 
     Raises:
         UnknownPolicyError: unknown name, missing or impossible argument.
     """
     name, _, argument = text.strip().partition(":")
-    known = ", ".join(usage for usage, _ in _REGISTRY.values())
-    if name not in _REGISTRY:
+    factories = {**(outside or {}), **{key: factory for key, (_, factory) in _BUILT_IN.items()}}
+    known = ", ".join([*(usage for usage, _ in _BUILT_IN.values()), *sorted(outside or ())])
+    if name not in factories:
         raise UnknownPolicyError(f"unknown policy {text!r}; known are {known}")
-    _, factory = _REGISTRY[name]
     try:
-        return factory(argument)
+        return factories[name](argument)
     except ValueError as error:
         raise UnknownPolicyError(f"policy {text!r} {error}; known are {known}") from error
 
@@ -59,7 +53,7 @@ def _plain(policy: Policy) -> Factory:
     return factory
 
 
-_REGISTRY: dict[str, tuple[str, Factory]] = {
+_BUILT_IN: Mapping[str, tuple[str, Factory]] = {
     "two_stage": ("two_stage", _plain(TwoStagePolicy())),
     "static": ("static:K", _static),
     "off": ("off", _plain(OffPolicy())),

@@ -1,0 +1,152 @@
+"""What the router does not let one client take from the others: places, time, memory."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+from outrider_router.text.tokenizer import ModelTokenizer
+from tests.support import tiny_tokenizers as tiny
+from tests.support.fake_worker import FakeWorker, saying
+from tests.support.router_stack import RunningRouter, Stack, running_router, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+GOOD: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+JSON = {"content-type": "application/json"}
+
+
+def error_of(response: Any) -> tuple[int, str | None, str]:
+    error = response.json()["error"]
+    return response.status_code, error["param"], error["code"]
+
+
+# Most of about 1 MiB; lists fewer, since reading JSON alone is slow with so many.
+HOSTILE: dict[str, tuple[str, str, Callable[[], Any]]] = {
+    "floats": (TEXT, "prompt", lambda: [1.5] * 200_000),
+    "all but the last": (TEXT, "prompt", lambda: [7] * 250_000 + [None]),
+    "lists": (TEXT, "prompt", lambda: [[1.5]] * 60_000),
+    "empty lists": (TEXT, "prompt", lambda: [[]] * 60_000),
+    "stops": (CHAT, "stop", lambda: [1.5] * 200_000),
+    "stop tokens": (CHAT, "stop_token_ids", lambda: ["a"] * 200_000),
+    "biases": (CHAT, "logit_bias", lambda: {f"x{at}": 1 for at in range(80_000)}),
+    "speculation": (CHAT, "speculation", lambda: {f"x{at}": 1 for at in range(80_000)}),
+    "tokens": ("/detokenize", "tokens", lambda: ["a"] * 200_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_large_bad_bodies_are_refused_at_once(stack: Stack, name: str) -> None:
+    """Faults are not collected one by one: meanwhile nobody else would be served."""
+    path, param, value = HOSTILE[name]
+    body = json.dumps(GOOD | {param: value()}).encode()
+    # Time of this process, not of the machine, which may be busy with others.
+    started_s = time.process_time()
+    response = await stack.router.http.post(path, content=body, headers=JSON)
+    assert time.process_time() - started_s < 0.3
+    assert error_of(response)[:2] == (400, param)
+    assert len(response.text) < 500
+
+
+async def test_many_unknown_fields_are_counted_at_once(stack: Stack) -> None:
+    stack.worker.script = saying("ok")
+    body = json.dumps(GOOD | {f"x{at}": 1 for at in range(50_000)}).encode()
+    started_s = time.process_time()
+    response = await stack.router.http.post(CHAT, content=body, headers=JSON)
+    assert time.process_time() - started_s < 0.3
+    assert response.status_code == 200
+    count = "outrider_router_ignored_fields_total"
+    assert await stack.router.metric(count, field="other") == 50_000
+
+
+async def in_flight(router: RunningRouter, worker: FakeWorker, count: int) -> list[Any]:
+    """Start requests and wait until the worker has them."""
+    tasks = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(count)]
+    await until(lambda: len(worker.active) >= count, 3, "the worker has them")
+    return tasks
+
+
+async def test_too_much_in_flight_is_429_at_once() -> None:
+    """F17: n counts n places, refusals are immediate, and it recovers."""
+    async with (
+        FakeWorker(script=saying("ok", stall_after=0)) as worker,
+        running_router(worker, max_in_flight=3) as router,
+    ):
+        tasks = await in_flight(router, worker, 2)
+        refused = await router.http.post(CHAT, json=GOOD | {"n": 2})
+        assert not any(task.done() for task in tasks), "refused at once, not queued"
+        assert refused.headers["retry-after"] == "1"
+        assert error_of(refused) == (429, None, "rate_limit_exceeded")
+        assert refused.json()["error"]["type"] == "rate_limit_exceeded"
+        tokenize = {"model": "tiny", "prompt": "a"}
+        assert (await router.http.post("/tokenize", json=tokenize)).status_code == 200
+        tasks.append(asyncio.create_task(router.http.post(CHAT, json=GOOD)))
+        await until(lambda: len(worker.active) == 3, 2, "the last place is taken")
+        assert (await router.http.post("/tokenize", json=tokenize)).status_code == 429
+        detokenize = {"model": "tiny", "tokens": [5]}
+        assert (await router.http.post("/detokenize", json=detokenize)).status_code == 429
+        worker.resume.set()
+        assert [(await task).status_code for task in tasks] == [200] * 3
+        assert (await router.http.post(CHAT, json=GOOD | {"n": 2})).status_code == 200
+        assert await router.metric("outrider_router_requests_total", outcome="overloaded") == 1
+        assert router.settled()
+
+
+async def test_prompt_tokens_in_flight_are_limited() -> None:
+    async with (
+        FakeWorker(script=saying("ok", stall_after=0)) as worker,
+        running_router(worker, max_prompt_tokens_in_flight=30) as router,
+    ):
+        (task,) = await in_flight(router, worker, 1)
+        assert (await router.http.post(CHAT, json=GOOD)).status_code == 429
+        worker.resume.set()
+        assert (await task).status_code == 200
+        assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
+
+
+async def test_tokenizing_is_bounded_and_off_the_event_loop(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    spell = ModelTokenizer.token_text
+
+    def spied(tokenizer: ModelTokenizer, token_id: int) -> str | None:
+        threads.append(threading.current_thread().name)
+        return spell(tokenizer, token_id)
+
+    monkeypatch.setattr(ModelTokenizer, "token_text", spied)
+    http, ids = stack.router.http, tiny.encode("Paris")
+    body = {"model": "tiny", "prompt": "Paris"}
+    plain = (await http.post("/tokenize", json=body)).json()
+    assert (plain["tokens"], plain["token_strs"], threads) == (ids, None, [])
+    spelled = (await http.post("/tokenize", json=body | {"return_token_strs": True})).json()
+    assert len(spelled["token_strs"]) == len(threads) == len(ids)
+    assert all(name.startswith("text") for name in threads)
+    long: list[tuple[str, str, Any]] = [
+        ("/tokenize", "prompt", "x" * 100_000),
+        ("/tokenize", "messages", [{"role": "user", "content": "x" * 100_000}]),
+        ("/detokenize", "tokens", [5] * 513),
+    ]
+    for path, param, value in long:
+        response = await http.post(path, json={"model": "tiny", param: value})
+        assert error_of(response) == (400, param, "context_length_exceeded")
+
+
+async def test_api_keys() -> None:
+    async with (
+        FakeWorker(script=saying("ok")) as worker,
+        running_router(worker, api_key="k2", api_keys="k1,k2") as router,
+    ):
+        for headers in ({}, {"Authorization": "Bearer nope"}, {"Authorization": "Basic k1"}):
+            response = await router.http.post(CHAT, json=GOOD, headers=headers)
+            assert error_of(response) == (401, None, "invalid_api_key")
+        assert (await router.http.get("/ready")).status_code == 200
+        assert (await router.client.chat.completions.create(**GOOD)).choices
+        with pytest.raises(openai.AuthenticationError):
+            await router.client.with_options(api_key="k3").models.list()
