@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from tests.support.chat import QUESTION, QUESTIONS, ask, client, stream, stream_all
+from tests.support.chat import MODEL, QUESTION, QUESTIONS, ask, client, stream, stream_all
 from tests.support.processes import Stack
 
 pytestmark = pytest.mark.e2e
@@ -15,6 +15,7 @@ SPECULATION_OFF = {"extra_body": {"speculation": {"enabled": False}}}
 
 async def test_the_capital_of_france(demo_stack: Stack) -> None:
     async with client(demo_stack) as openai:
+        assert [model.id for model in (await openai.models.list()).data] == [MODEL]
         whole = await ask(openai, QUESTION)
         assert "Paris" in whole
         assert await stream(openai, QUESTION) == whole

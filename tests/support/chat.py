@@ -8,6 +8,7 @@ from openai import AsyncOpenAI
 
 from tests.support.processes import Stack
 
+MODEL = "smollm2-135m-instruct"
 QUESTION = "What is the capital of France?"
 # Different in length and kind; none is a prefix of another.
 QUESTIONS = (
@@ -39,9 +40,8 @@ def client(stack: Stack, **options: Any) -> AsyncOpenAI:
 
 async def ask(openai: AsyncOpenAI, question: str, max_tokens: int = 16, **options: Any) -> str:
     """The answer's text, in one piece; greedy unless `options` say otherwise."""
-    (model,) = (await openai.models.list()).data
     answer = await openai.chat.completions.create(
-        model=model.id,
+        model=MODEL,
         messages=[{"role": "user", "content": question}],
         max_tokens=max_tokens,
         **{"temperature": 0, **options},
@@ -51,9 +51,8 @@ async def ask(openai: AsyncOpenAI, question: str, max_tokens: int = 16, **option
 
 async def stream(openai: AsyncOpenAI, question: str, max_tokens: int = 16, **options: Any) -> str:
     """The same, streamed and joined."""
-    (model,) = (await openai.models.list()).data
     chunks = await openai.chat.completions.create(
-        model=model.id,
+        model=MODEL,
         messages=[{"role": "user", "content": question}],
         max_tokens=max_tokens,
         stream=True,

@@ -3,6 +3,8 @@
 import random
 from collections.abc import Mapping
 
+import pytest
+
 from outrider_planner.core.sums import merge
 from outrider_planner.store.base import Batch, StatsStore
 from tests.contract.store.conftest import Subject
@@ -84,6 +86,31 @@ async def test_buckets_come_newest_first_and_old_ones_stay(subject: Subject) -> 
         await subject.next_bucket()
     assert await subject.other.buckets(SCOPE) == tuple(written)
     assert await subject.store.buckets(SCOPE) == tuple(written)
+
+
+async def test_no_more_buckets_are_read_than_weigh_anything(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("memory", "redis"):
+        monkeypatch.setattr(f"outrider_planner.store.{module}.MOST_BUCKETS", 2)
+    for number in range(1, 5):
+        await subject.store.add(SCOPE, Batch("w", number, {"a": number}))
+        await subject.next_bucket()
+    assert await subject.store.buckets(SCOPE) == ({"a": 4}, {"a": 3})
+
+
+async def test_what_is_forgotten_here_is_still_in_the_store(subject: Subject) -> None:
+    await subject.store.add(SCOPE, Batch("w", 1, {"a": 1}))
+    await subject.next_bucket()
+    await subject.store.add(SCOPE, Batch("w", 2, {"a": 2}))
+    before = await subject.store.buckets(SCOPE)
+    subject.store.forget(SCOPE)
+    subject.store.forget("never:seen")
+    assert await subject.store.buckets(SCOPE) == before == ({"a": 2}, {"a": 1})
+
+
+async def test_a_store_that_is_there_answers(subject: Subject) -> None:
+    assert await subject.store.ping() is None  # type: ignore[func-returns-value]
 
 
 async def test_what_a_reader_holds_does_not_change_under_it(subject: Subject) -> None:

@@ -85,7 +85,8 @@ async def test_nothing_leaks_though_closing_fails(
 ) -> None:
     """F12: 300 clients that go at random points, every third close of a choice raises."""
     router, chance = stack.router, random.Random(11)
-    stack.worker.script = saying(TEXT, 1, 2, gap_s=0.01)
+    # No choice ends by itself, which would hide what was left behind.
+    stack.worker.script = saying(TEXT, 1, 2, gap_s=0.01, stall_after=6)
     failed: list[tuple[str, int]] = []
 
     def sometimes(submission: Any) -> Any:
@@ -99,11 +100,11 @@ async def test_nothing_leaks_though_closing_fails(
         for wave in range(0, 300, 100):
             waits_s = [chance.uniform(0, 0.4) for _ in range(100)]
             await asyncio.gather(*(dropped(router, wave + at, s) for at, s in enumerate(waits_s)))
-        await stack.until_idle()
+        await until(router.settled, 2, "nothing is left in the router")
     assert len(failed) > 30
-    outcomes = ("stop", "cancelled", "error")
-    assert sum([await outcome(router, name) for name in outcomes]) == await started(router)
+    assert 0 < await outcome(router, "cancelled") == await started(router)
     monkeypatch.undo()
+    stack.worker.resume.set()
     assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
 
 
@@ -111,7 +112,7 @@ async def test_slow_reader_is_cut_and_others_do_not_wait() -> None:
     """F16: a client that stops reading holds back only itself, and not for ever."""
     # A long name makes events long, which fills the sockets with few of them.
     name = "m" * 500
-    big = Script([tiny.encode("a")] * 900)
+    big = Script([tiny.encode("a")] * 700)
     async with (
         FakeWorker(script=big, context_tokens=10**6, model=name) as worker,
         running_router(worker, write_limit_s=0.3) as router,
@@ -168,10 +169,10 @@ async def test_failed_stream_is_closed_at_once(stack: Stack) -> None:
 async def test_time_limit_of_a_request_is_by_the_routers_clock() -> None:
     async with (
         FakeWorker(script=saying(TEXT, 1, stall_after=1)) as worker,
-        running_router(worker, request_limit_s=60, clock=HurriedClock(400)) as router,
+        running_router(worker, request_limit_s=3, clock=HurriedClock(10)) as router,
     ):
-        response = await asyncio.wait_for(router.http.post(CHAT, json=GOOD), 5)
+        response = await asyncio.wait_for(router.http.post(CHAT, json=GOOD), 2)
         assert response.status_code == 408
         await until(lambda: worker.cancelled, 1, "cancelled on the worker")
         assert await outcome(router, "deadline") == 1
-        assert 0 < worker.submitted[0].deadline_ms <= 60_000
+        assert 0 < worker.submitted[0].deadline_ms <= 3_000

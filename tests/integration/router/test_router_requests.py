@@ -1,4 +1,4 @@
-"""What becomes of good requests: prompts, parameters and seeds as the worker gets them, the record."""
+"""What becomes of good requests: what the worker gets of them, and what is recorded."""
 
 from typing import Any
 

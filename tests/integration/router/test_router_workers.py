@@ -221,7 +221,7 @@ async def test_broken_tokenizer_is_logged_once_for_each_reason() -> None:
     with structlog.testing.capture_logs() as lines:
         async with (
             FakeWorker(tokenizer=broken) as worker,
-            running_router(worker, ready=False, clock=HurriedClock(40)) as router,
+            running_router(worker, ready=False, clock=HurriedClock(20)) as router,
         ):
             await until(lambda: worker.descriptions >= 5, 5, "asked again and again")
             assert "WordPiece" in str(router.state.trouble())

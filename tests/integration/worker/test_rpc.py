@@ -19,8 +19,7 @@ ENDLESS = {"ignore_eos": True}
 
 
 @pytest.fixture
-async def worker(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+async def worker() -> AsyncIterator[Worker]:
     async with running_worker() as running:
         yield running
 

@@ -109,8 +109,9 @@ def test_a_kept_plan_loses_at_most_the_margin(before: Drafts, now: Drafts, cost:
     gain = gain_model(estimates_of(now), False)
     kept = decide("x", gain, cost, previous)
     free = decide("x", gain, cost, None)
+    pools = gain.pools(LADDER)
     for step in range(len(LADDER)):
-        stage = tabulate("x", gain, cost, step)
+        stage = tabulate("x", gain, cost, step, pools[step])
         d = int(kept.draft_tokens[step])
         column = int(np.searchsorted(stage.verify, kept.verify_tokens[step, d]))
         got = float(stage.rates()[d, column])

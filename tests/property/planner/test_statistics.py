@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider_planner.core.histogram import estimate
-from outrider_planner.core.sums import CellKey, Counts, from_fields, merge, to_fields, weigh
+from outrider_planner.core.sums import (
+    MOST_AMOUNT,
+    MOST_BUCKETS,
+    CellKey,
+    Counts,
+    from_fields,
+    merge,
+    to_fields,
+    weigh,
+)
 from outrider_planner.core.types import MAX_DRAFT_TOKENS
 
 K, BINS = 4, 3
@@ -87,3 +96,19 @@ def test_activity_ages_buckets_and_quiet_nights_do_not() -> None:
     assert busy["x"] == pytest.approx(150.0)
     quiet = weigh([{"x": 100}, *[{}] * 400, {"x": 100}])
     assert quiet["x"] == pytest.approx(100.0 + 100.0 * 2 ** (-1 / 24))
+
+
+def test_buckets_beyond_those_that_are_read_have_no_weight() -> None:
+    assert MOST_BUCKETS == 160
+    whole = weigh([{"x": 1}] * (MOST_BUCKETS + 500))
+    assert whole == weigh([{"x": 1}] * MOST_BUCKETS)
+    assert whole["x"] > weigh([{"x": 1}] * (MOST_BUCKETS - 1))["x"]
+
+
+def test_amounts_stay_within_what_every_store_holds_exactly() -> None:
+    counts = Counts.zeros(K, BINS)
+    counts.asked[0] = 2.0**62
+    fields = to_fields(CellKey("ngram", "greedy"), counts)
+    assert list(fields.values()) == [MOST_AMOUNT]
+    merge(fields, dict(fields))
+    assert list(fields.values()) == [MOST_AMOUNT]

@@ -39,12 +39,19 @@ from tests.unit.planner.builders import (
 )
 
 
-def bounded(report: StepReports, credit_s: float = 60.0, least_round_s: float = 1e-3):  # type: ignore[no-untyped-def]
+def bounded(  # type: ignore[no-untyped-def]
+    report: StepReports,
+    credit_s: float = 60.0,
+    least_round_s: float = 1e-3,
+    dropped: int = 0,
+    bins: int = 16,
+):
     context = ReportContext(
-        hello=make_hello(),
+        hello=make_hello(bins=bins),
         credit_s=credit_s,
         least_round_s=least_round_s,
         table_target_s=lambda rows: np.array([target_us(int(r)) * 1e-6 for r in rows]),
+        dropped_rounds=dropped,
     )
     return bound_report(report, context)
 
@@ -72,6 +79,9 @@ def test_an_honest_report_passes_whole() -> None:
         {"target_rows": 1},
         {"target_rows": 200, "bucket_rows": 200},
         {"bucket_rows": 1},
+        {"bucket_rows": 129},
+        {"bucket_rows": 2**40},
+        {"request_context_tokens": 2**62},
         {"accepted_tokens": 5},
         {"accepted_tokens": -1},
         {"emitted_tokens": 50},
@@ -90,6 +100,15 @@ def test_times_far_from_the_table_are_not_believed(target: int) -> None:
     assert len(found.rounds) == 4
     assert not found.timed.any()
     assert found.rejected["time_out_of_range"] == 4
+
+
+@pytest.mark.parametrize("what", ["exposed_host_us", "draft_us", "feed_us"])
+def test_times_beside_the_target_pass_are_bounded_too(what: str) -> None:
+    """5 × the pass, and 50 ms at least: a host that stalls for minutes is no price of a round."""
+    found = bounded(make_report(1, make_rounds(4, **{what: 2**61})))
+    assert not found.timed.any()
+    assert found.rejected["time_out_of_range"] == 4
+    assert bounded(make_report(1, make_rounds(4, **{what: 50_000}))).timed.all()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +150,50 @@ def test_impossible_cells_are_dropped_and_counted(cell) -> None:  # type: ignore
     found = bounded(make_report(1, make_rounds(8), cell))
     assert found.cells == ()
     assert found.rejected["impossible_cell"] == 1
+
+
+@pytest.mark.parametrize("size", [2**62, 2**61, 2**53])
+def test_sums_that_would_overflow_are_impossible(size: int) -> None:
+    """Four times 2^62 is 0 in 64 bits: every count is held against what was asked by itself."""
+    four = column([size] * 4)
+    cell = make_cell(
+        bin_position=column([0] * 4),
+        bin=column([0, 1, 2, 3]),
+        bin_drafted=four,
+        bin_verified=four,
+        bin_accepted=four,
+    )
+    found = bounded(make_report(1, make_rounds(8), cell))
+    assert found.cells == ()
+    assert found.rejected["impossible_cell"] == 1
+
+
+@pytest.mark.parametrize("bins", [1, 3])
+def test_bins_that_the_drafter_did_not_announce_are_impossible(bins: int) -> None:
+    def cell(bin_: int):  # type: ignore[no-untyped-def]
+        one = column([1])
+        return make_cell(
+            bin_position=column([0]),
+            bin=column([bin_]),
+            bin_drafted=one,
+            bin_verified=one,
+            bin_accepted=one,
+        )
+
+    last = bounded(make_report(1, make_rounds(8), cell(bins - 1)), bins=bins)
+    beyond = bounded(make_report(1, make_rounds(8), cell(bins)), bins=bins)
+    assert len(last.cells) == 1
+    assert beyond.rejected["impossible_cell"] == 1
+
+
+@pytest.mark.parametrize("claimed", [100, 2**62])
+def test_dropped_rounds_count_only_as_far_as_time_allows(claimed: int) -> None:
+    """The worker's own number: 60 s at 1 ms hold 60,000 rounds of 8 requests and no more."""
+    for asked, believed in ((8 * 100, True), (8 * 60_001, False), (2**62, False)):
+        cell = make_cell((asked,), (asked,), (asked,))
+        found = bounded(make_report(1, make_rounds(8), cell), dropped=claimed)
+        assert bool(found.cells) is believed
+        assert found.rejected["impossible_cell"] == (not believed)
 
 
 def test_cells_of_drafters_never_introduced_are_dropped() -> None:
@@ -180,8 +243,9 @@ def test_odd_and_surplus_classes_become_other() -> None:
     assert class_label("c3", {f"c{i}" for i in range(15)}, 15) == "c3"
 
 
-def curve(rows: tuple[int, ...] = (1, 2), us: tuple[int, ...] = (10, 20)) -> CostTable:
-    return CostTable((CostCurve(0, rows, us),))
+def curve(rows: tuple[int, ...] = (1, 2), us: tuple[int, ...] | None = None) -> CostTable:
+    times = tuple(10 * (i + 1) for i in range(len(rows))) if us is None else us
+    return CostTable((CostCurve(0, rows, times),))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +262,20 @@ def curve(rows: tuple[int, ...] = (1, 2), us: tuple[int, ...] = (10, 20)) -> Cos
         ({"drafters": (DrafterTraits("a"), DrafterTraits("a"))}, "named once"),
         ({"drafters": (DrafterTraits("a|b"),)}, "plain"),
         ({"drafters": (DrafterTraits("a", score_bins=17),)}, "score_bins"),
+        ({"row_buckets": (1, 10**6)}, "row_buckets"),
         ({"cost_table": curve((2, 1))}, "ascend"),
+        ({"cost_table": curve((1, 10**6))}, "at most"),
+        ({"pads_rows": True, "cost_table": curve((1, 64))}, "up to 64 rows"),
+        ({"cost_table": CostTable(curve((1,)).target + curve((2,)).target)}, "every context"),
+        (
+            {
+                "pads_rows": True,
+                "cost_table": CostTable(
+                    curve((1, 128)).target, (DrafterCosts("a", feed=curve().target),)
+                ),
+            },
+            "feed of 'a'",
+        ),
         ({"cost_table": curve((1, 2), (10,))}, "equal length"),
         ({"cost_table": curve((1, 2), (0, 5))}, "positive"),
         ({"cost_table": curve((), ())}, "equal length"),

@@ -14,10 +14,6 @@ def tracker(**changes: object) -> CostTracker:
     return CostTracker(hello, (1, 2, 3, 4))
 
 
-def everything(count: int) -> np.ndarray:
-    return np.ones(count, dtype=bool)
-
-
 def test_rows_between_measured_ones_are_linear() -> None:
     model = tracker().model()
     assert model is not None
@@ -59,7 +55,7 @@ def test_context_is_interpolated_between_measured_lengths() -> None:
 def test_a_slower_machine_is_learned_from_its_rounds() -> None:
     costs = tracker()
     rounds = make_rounds(400, requests=2, carried=1, target_us=2 * target_us(4))
-    costs.observe(rounds, everything(400))
+    costs.observe(rounds)
     model = costs.model()
     assert model is not None
     assert model.target_s[4] == pytest.approx(2 * target_us(4) * 1e-6, rel=0.1)
@@ -71,30 +67,48 @@ def test_a_slower_machine_is_learned_from_its_rounds() -> None:
 def test_residuals_are_clipped_and_clips_are_counted() -> None:
     costs = tracker()
     rounds = make_rounds(64, requests=2, carried=1, target_us=100 * target_us(4))
-    costs.observe(rounds, everything(64))
+    costs.observe(rounds)
     model = costs.model()
     assert model is not None
     assert costs.clips == 64
     assert model.target_s[4] <= target_us(4) * 1e-6 * np.exp(RESIDUAL_CLIP)
 
 
-def test_times_that_are_not_believed_teach_nothing() -> None:
+def test_a_noisy_minute_is_forgotten_also_where_nothing_runs_any_more() -> None:
+    """Rounds of 6 rows took three times as long; then only rounds of 2 rows run, as measured."""
     costs = tracker()
-    before = costs.model()
-    costs.observe(make_rounds(64, target_us=10**9), np.zeros(64, dtype=bool))
-    after = costs.model()
-    assert before is not None
-    assert after is not None
-    assert after.target_s == pytest.approx(before.target_s)
+    costs.observe(make_rounds(800, target_us=3 * target_us(6), exposed_host_us=5_000))
+    noisy = costs.model()
+    for _ in range(75):
+        costs.observe(make_rounds(8, requests=2, carried=0))
+    quiet = costs.model()
+    assert noisy is not None
+    assert quiet is not None
+    table = np.array([target_us(rows) * 1e-6 for rows in range(1, 129)])
+    assert noisy.target_s[6] > 2.5 * target_us(6) * 1e-6
+    assert quiet.target_s[1:] == pytest.approx(table, rel=0.05)
+    assert quiet.host_s == pytest.approx(np.full(4, 100e-6), rel=0.5)
+
+
+def test_rounds_of_one_batch_age_among_themselves() -> None:
+    """20,000 rounds at once weigh no more than the steady state: 200 later ones outvote them."""
+    costs = tracker()
+    costs.observe(make_rounds(20_000, target_us=2 * target_us(6)))
+    costs.observe(make_rounds(200))
+    model = costs.model()
+    assert model is not None
+    assert model.target_s[6] == pytest.approx(target_us(6) * 1e-6, rel=0.1)
 
 
 def test_exposed_host_time_is_learned_by_n() -> None:
     costs = tracker()
-    costs.observe(make_rounds(8, requests=1, exposed_host_us=100), everything(8))
-    costs.observe(make_rounds(8, requests=3, exposed_host_us=300), everything(8))
+    costs.observe(make_rounds(8, requests=1, exposed_host_us=100))
+    costs.observe(make_rounds(8, requests=3, exposed_host_us=300))
     model = costs.model()
     assert model is not None
-    assert model.host_s == pytest.approx([100e-6, 200e-6, 300e-6, 300e-6])
+    # Each is drawn a little to the mean of all.
+    assert model.host_s == pytest.approx([100e-6, 200e-6, 300e-6, 300e-6], rel=0.15)
+    assert model.host_s[1] == pytest.approx((model.host_s[0] + model.host_s[2]) / 2)
 
 
 def test_without_a_table_there_is_no_model() -> None:
@@ -103,7 +117,7 @@ def test_without_a_table_there_is_no_model() -> None:
     assert hello.cost_table is not None
     assert not costs.has_table
     assert costs.model() is None
-    costs.observe(make_rounds(4, requests=1), everything(4))
+    costs.observe(make_rounds(4, requests=1))
     assert costs.model() is None
 
 

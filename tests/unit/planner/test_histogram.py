@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from outrider_planner.core.histogram import PRIOR_CONDITIONAL, Estimates, estimate
-from outrider_planner.core.sums import Counts
+from outrider_planner.core.sums import Counts, batch_weight
 
 K = 4
 
@@ -92,6 +92,17 @@ def test_evidence_fades_by_half_in_64_drafting_rounds() -> None:
     assert own.verified[0, 0] == pytest.approx(50.0)
     own.fade(0)
     assert own.verified[0, 0] == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("size", [1, 8, 64, 20_000])
+def test_a_batch_of_any_size_weighs_no_more_than_the_steady_state(size: int) -> None:
+    """Counted round by round or all at once: the same evidence."""
+    by_round, at_once = Counts.zeros(K, 1), Counts.zeros(K, 1)
+    for _ in range(min(size, 2000)):
+        by_round.fade(1)
+        by_round.add(counts(1, (1.0,)))
+    at_once.add(counts(size, (1.0,)), batch_weight(size))
+    assert at_once.verified[0, 0] == pytest.approx(by_round.verified[0, 0], rel=1e-6)
 
 
 def test_classes_are_weighed_by_how_often_they_ask() -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from outrider_planner.core.events import FlushDeltas, HoldPlan, PlannerConfig, ReadScope
+from outrider_planner.core.events import (
+    FlushDeltas,
+    ForgetScope,
+    ForgetWorker,
+    HoldPlan,
+    PlannerConfig,
+    PushPlan,
+    ReadScope,
+)
 from outrider_planner.core.hellos import CapacityError
 from outrider_planner.core.planner import Planner, scopes
 from outrider_planner.core.policies import Decision, parse
@@ -109,6 +117,93 @@ def test_silence_and_idleness_hold_the_plan() -> None:
     assert worker.plan == plan
 
 
+def test_a_report_of_nothing_believable_does_not_mean_idle() -> None:
+    """F19: all rounds impossible is "could not find out"; no rounds at all is idle."""
+    planner, _ = joined()
+    told(planner, make_report(1, make_rounds(8, requests=3), GOOD), 1.0)
+    worker = planner.workers["worker-1"]
+    told(planner, make_report(2, make_rounds(8, requests=0)), 1.5)
+    assert worker.requests_at(1.5) == 3
+    told(planner, make_report(3, make_rounds(0)), 2.0)
+    assert worker.requests_at(2.0) == 0
+
+
+def test_a_worker_that_reports_nothing_is_idle_after_three_seconds() -> None:
+    planner, _ = joined()
+    told(planner, make_report(1, make_rounds(8, requests=3), GOOD), 1.0)
+    worker = planner.workers["worker-1"]
+    assert [worker.requests_at(now_s) for now_s in (1.0, 3.9, 4.1)] == [3, 3, 0]
+    assert worker.step_at(4.1) == 0
+
+
+class Failing:
+    """A policy from outside that cannot cope with one worker's load."""
+
+    name = "failing"
+
+    def decide(self, snapshot: Any, *arguments: Any) -> Decision:
+        if snapshot.present_requests == 7:
+            raise KeyError("seven")
+        return parse("static:2").decide(snapshot, *arguments)
+
+
+def test_a_policy_that_raises_for_one_worker_starves_no_other() -> None:
+    planner = Planner(PlannerConfig(policy=Failing()))
+    for stream, name in enumerate(("a", "b", "c")):
+        planner.on_hello(make_hello(incarnation=name), stream, 0.0)
+    planner.workers["a"].present_requests = 7
+    effects = planner.replan(0.0)
+    held = [effect for effect in effects if isinstance(effect, HoldPlan)]
+    assert [(each.incarnation, each.reason) for each in held] == [("a", "failed")]
+    assert isinstance(held[0].error, KeyError)
+    assert {e.incarnation for e in effects if isinstance(e, PushPlan)} == {"b", "c"}
+    # It is tried again a little later, and not before.
+    planner.workers["a"].present_requests = 1
+    assert planner.replan(0.5) == []
+    assert len(plans(planner.replan(1.0))) == 1
+
+
+def test_planning_takes_at_most_its_share_of_the_loop() -> None:
+    """20 workers at 8 ms each: every one waits 320 ms, so half the time is left for streams."""
+    planner = Planner(PlannerConfig(planning_share=0.5))
+    names = [f"w{i}" for i in range(20)]
+    for stream, name in enumerate(names):
+        planner.on_hello(make_hello(incarnation=name), stream, 0.0)
+    now_s, busy_s, planned = 0.0, 0.0, dict.fromkeys(names, 0)
+    while now_s < 4.0:
+        for worker in planner.workers.values():
+            worker.dirty = True
+        due_s, name = planner.next_due() or (now_s, "")
+        now_s = max(now_s, due_s) + 0.008
+        planner.plan(name, now_s)
+        planner.planned(name, now_s, 0.008)
+        busy_s, planned[name] = busy_s + 0.008, planned[name] + 1
+    assert busy_s <= 0.55 * now_s
+    assert max(planned.values()) - min(planned.values()) <= 1
+
+
+def test_a_single_worker_waits_for_twice_its_own_plan_and_no_longer() -> None:
+    planner, _ = joined()
+    planner.planned("worker-1", 1.0, 0.005)
+    planner.on_reports("worker-1", 1, make_report(1, make_rounds(8), GOOD), 1.0)
+    assert planner.next_due() == (pytest.approx(1.01), "worker-1")
+
+
+def test_another_hello_of_the_same_worker_keeps_its_counters_and_flushes_first() -> None:
+    planner, _ = joined()
+    told(planner, make_report(7, make_rounds(8), GOOD, clamps=3, dropped_rounds=5), 1.0)
+    changed = make_hello(drafter="mtp")
+    effects = planner.on_hello(changed, 2, 2.0)
+    flushed_scopes = [e.scope for e in effects if isinstance(e, FlushDeltas)]
+    assert flushed_scopes == list(scopes(HELLO))
+    worker = planner.workers["worker-1"]
+    assert (worker.hello, worker.stream, worker.fast) == (changed, 2, {})
+    report = make_report(7, make_rounds(8), clamps=3, dropped_rounds=6)
+    assert planner.on_reports("worker-1", 2, report, 3.0).rejected == {"duplicate": 1}
+    outcome = planner.on_reports("worker-1", 2, replace(report, sequence=8), 3.0)
+    assert (outcome.clamps, outcome.dropped_rounds) == (0, 1)
+
+
 def test_rounds_never_outrun_the_clock_and_a_backlog_may_catch_up() -> None:
     """Physics holds over all reports together; what waited in the ring is not lost."""
     planner, _ = joined()
@@ -191,8 +286,11 @@ def test_workers_that_left_are_forgotten_after_their_sums_were_flushed() -> None
     planner.on_gone("worker-1", 1, 1.0)
     effects = planner.on_tick(100.0)
     assert any(isinstance(effect, FlushDeltas) for effect in effects)
-    planner.on_tick(101.0)
+    planner.on_store_snapshot(scopes(HELLO)[0], [])
+    gone = planner.on_tick(101.0)
     assert planner.workers == {}
+    assert ForgetWorker("worker-1") in gone
+    assert ForgetScope(scopes(HELLO)[0]) in gone
 
 
 def test_classes_are_capped_per_deployment() -> None:
@@ -212,6 +310,16 @@ def test_flushed_sums_are_whole_and_leave_once() -> None:
     assert sums[own]["ngram|greedy|0|accepted|1|0"] == 14
     assert sums[own]["ngram|greedy|0|asked|0|0"] == 16
     assert sums[fleet]["ngram|*|0|accepted|1|0"] == 14
+    assert flushed(planner) == {}
+
+
+def test_a_worker_s_own_word_on_dropped_rounds_cannot_flood_the_store() -> None:
+    planner, _ = joined()
+    flood = make_cell((2**62,), (2**62,), (2**62,))
+    outcome = planner.on_reports(
+        "worker-1", 1, make_report(1, make_rounds(8), flood, dropped_rounds=2**62), 1.0
+    )
+    assert outcome.rejected == {"impossible_cell": 1}
     assert flushed(planner) == {}
 
 

@@ -1,45 +1,34 @@
 """The service around the core on a virtual clock: debounce, store outages, metrics."""
 
 import asyncio
-from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from outrider_planner.core.events import PlannerConfig
+from outrider_planner.core.events import Effect, PlannerConfig
 from outrider_planner.core.planner import scopes
+from outrider_planner.core.policies import Decision, parse
 from outrider_planner.service import PlannerService
-from outrider_planner.store.base import Batch, StoreUnavailableError
 from outrider_planner.store.memory import MemoryStore
-from outrider_planner.store.outbox import Outbox
 from outrider_runtime.clock import VirtualClock
 from outrider_runtime.metrics import render
 from tests.unit.planner.builders import make_cell, make_hello, make_report, make_rounds
+from tests.unit.planner.flaky_store import FlakyStore
 
 HELLO = make_hello()
 
 
-class FlakyStore(MemoryStore):
-    """Applies batches and may lose the answer, or be away altogether."""
+async def planned(service: PlannerService) -> None:
+    """Returns once no plan is due any more."""
+    async with asyncio.timeout(5.0):
+        while (due := service.planner.next_due()) is not None and due[0] <= service.now_s():
+            await asyncio.sleep(0.002)
 
-    def __init__(self) -> None:
-        super().__init__(lambda: 0.0)
-        self.away = False
-        self.lose_answer = False
-        self.sent: list[Batch] = []
 
-    async def add(self, scope: str, batch: Batch) -> bool:
-        if self.away:
-            raise StoreUnavailableError("away")
-        self.sent.append(batch)
-        applied = await super().add(scope, batch)
-        if self.lose_answer:
-            raise StoreUnavailableError("no answer")
-        return applied
-
-    async def buckets(self, scope: str) -> tuple[Mapping[str, int], ...]:
-        if self.away:
-            raise StoreUnavailableError("away")
-        return await super().buckets(scope)
+def exported(service: PlannerService) -> str:
+    service.refresh_metrics()
+    return render(service.metrics.registry).decode()
 
 
 async def settled(clock: VirtualClock, seconds: float = 1.0) -> None:
@@ -80,7 +69,7 @@ async def test_a_slow_reader_gets_the_newest_plan_only() -> None:
         accepted = 4 if sequence < 20 else 0
         cell = make_cell((8, 8), (8, 8), (accepted, accepted))
         service.report(session, make_report(sequence, make_rounds(4), cell))
-        service._replan()
+        await planned(service)
     plan = await session.take(1.0)
     assert plan is not None
     assert plan == service.planner.workers["worker-1"].plan
@@ -96,11 +85,11 @@ async def test_store_away_planning_goes_on_and_sums_arrive_once_it_is_back() -> 
     for sequence in range(1, 6):
         service.report(session, make_report(sequence, make_rounds(4), make_cell()))
         await settled(clock)
-    assert b"outrider_planner_store_up 0.0" in render(service.metrics.registry)
+    assert "outrider_planner_store_up 0.0" in exported(service)
     assert service.planner.workers["worker-1"].rounds == 20
     store.away = False
     await settled(clock, 2.0)
-    assert b"outrider_planner_store_up 1.0" in render(service.metrics.registry)
+    assert "outrider_planner_store_up 1.0" in exported(service)
     (bucket,) = await store.buckets(scopes(HELLO)[0])
     assert bucket["ngram|greedy|0|drafted|0|0"] == 40
     await service.stop()
@@ -156,9 +145,8 @@ async def test_every_promised_series_is_there_and_goes_with_its_worker() -> None
     for sequence in range(1, 5):
         await clock.advance(1.0)
         service.report(session, make_report(sequence, make_rounds(4), make_cell()))
-        service._replan()
-    service.refresh_metrics()
-    text = render(service.metrics.registry).decode()
+        await planned(service)
+    text = exported(service)
     for name in (
         "draft_length",
         "verify_rows",
@@ -176,26 +164,106 @@ async def test_every_promised_series_is_there_and_goes_with_its_worker() -> None
         assert f"outrider_planner_{name}{{" in text, name
     assert "NaN" not in text
     assert "_created" not in text
+    # Gone, and never scraped in between: nothing of it stays.
     service.close(session)
-    service.planner.workers.clear()
-    service.refresh_metrics()
+    for _ in range(3):
+        await settled(clock, 61.0)
     assert 'worker="worker-1"' not in render(service.metrics.registry).decode()
     await service.stop()
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_batch_is_frozen_until_it_is_answered(known: bool) -> None:
-    outbox = Outbox("w")
-    outbox.put("s", {"a": 1})
-    first = outbox.batch("s")
-    assert first == Batch("w", 1, {"a": 1})
-    outbox.put("s", {"a": 2, "b": 1})
-    assert outbox.batch("s") == first
-    assert outbox.scopes() == ["s"]
-    assert first is not None
-    outbox.acknowledge("s", first)
-    assert outbox.batch("s") == Batch("w", 2, {"a": 2, "b": 1})
-    if known:
-        outbox.acknowledge("s", first)
-        assert outbox.batch("s") == Batch("w", 2, {"a": 2, "b": 1})
-    assert outbox.batch("elsewhere") is None
+async def test_an_idle_worker_shows_no_measured_values() -> None:
+    """G08: what was measured last is not what is now."""
+    clock = VirtualClock()
+    service = started(FlakyStore(), clock)
+    session = service.open(HELLO)
+    await planned(service)
+    service.report(session, make_report(1, make_rounds(4, requests=3), make_cell()))
+    busy = exported(service)
+    await clock.advance(4.0)
+    idle = exported(service)
+    for name in ("measured_round_seconds", "realised_accepted_tokens"):
+        assert f'outrider_planner_{name}{{worker="worker-1"}}' in busy
+        assert f"outrider_planner_{name}{{" not in idle
+    assert 'present_requests{worker="worker-1"} 3.0' in busy
+    assert 'present_requests{worker="worker-1"} 0.0' in idle
+    await service.stop()
+
+
+@pytest.mark.parametrize("policy", ["static:2", "off"])
+async def test_rates_that_a_policy_does_not_forecast_are_not_shown(policy: str) -> None:
+    clock = VirtualClock()
+    service = started(FlakyStore(), clock)
+    session = service.open(HELLO)
+    await planned(service)
+    assert "rate_vs_off_ratio{" in exported(service)
+    service.planner.config = replace(service.planner.config, policy=parse(policy))
+    service.report(session, make_report(1, make_rounds(4), make_cell()))
+    await planned(service)
+    text = exported(service)
+    assert "rate_vs_off_ratio{" not in text
+    assert "draft_length{" in text
+    await service.stop()
+
+
+class Raising:
+    """A policy that fails until it is mended."""
+
+    name = "raising"
+    broken = True
+
+    def decide(self, *arguments: Any) -> Decision:
+        if self.broken:
+            raise ZeroDivisionError("a fault of the policy's own")
+        return parse("static:2").decide(*arguments)
+
+
+async def test_a_policy_that_raises_ends_no_task() -> None:
+    clock, policy = VirtualClock(), Raising()
+    config = PlannerConfig(policy=policy)
+    service = PlannerService(config, FlakyStore(), clock, "planner-1")
+    service.start()
+    session = service.open(HELLO)
+    await planned(service)
+    assert 'plans_held_total{reason="failed"} 1.0' in exported(service)
+    policy.broken = False
+    await clock.advance(1.0)
+    service.report(session, make_report(1, make_rounds(4), make_cell()))
+    plan = await session.take(1.0)
+    assert plan is not None
+    assert plan.drafters[0].draft_tokens[0] == 2
+    await service.stop()
+
+
+async def test_a_tick_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And stopping ends in order: streams are told, the store is closed."""
+    clock, store = VirtualClock(), FlakyStore()
+    service = started(store, clock)
+    session = service.open(HELLO)
+    ticks: list[float] = []
+
+    def failing(now_s: float) -> list[Effect]:
+        ticks.append(now_s)
+        raise RuntimeError("tick")
+
+    monkeypatch.setattr(service.planner, "on_tick", failing)
+    await settled(clock, 2.0)
+    assert len(ticks) >= 7
+    monkeypatch.setattr(service.planner, "flush", failing)
+    await service.stop()
+    assert session.ended == "the planner is stopping"
+    assert store.closed
+
+
+async def test_between_two_plans_the_loop_goes_round() -> None:
+    """Twelve workers have news at once; others are served after each plan, not after all."""
+    service = started(FlakyStore(), VirtualClock())
+    for number in range(12):
+        service.open(make_hello(incarnation=f"w{number}"))
+    seen: set[int] = set()
+    async with asyncio.timeout(5.0):
+        while len(seen) < 12:
+            seen.add(sum(w.plan is not None for w in service.planner.workers.values()))
+            await asyncio.sleep(0)
+    assert seen >= set(range(1, 12))
+    await service.stop()

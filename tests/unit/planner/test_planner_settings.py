@@ -1,9 +1,14 @@
 """Settings: defaults, bounds, and servers that must not start."""
 
+import asyncio
+import sys
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
-from outrider_planner.assembly import start
+import outrider_planner.__main__ as entry
+from outrider_planner.assembly import PlannerProcess, start
 from outrider_planner.core.policies.static import StaticPolicy
 from outrider_planner.settings import PlannerSettings
 from outrider_runtime.settings import ConfigurationError
@@ -41,6 +46,66 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_work_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         PlannerSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://:hunter2@example.invalid", "redis://h:x"])
+def test_redis_urls_that_cannot_work_are_refused_without_their_secrets(url: str) -> None:
+    with pytest.raises(ValidationError, match="redis_url") as refused:
+        PlannerSettings(redis_url=url)  # type: ignore[arg-type]
+    assert "redis://host:6379/0" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_policies_of_installed_packages_are_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real distribution on the path, imported only when its policy is asked for."""
+    about = tmp_path / "outside-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[outrider.policies]\ncautious = outside_policy:make\n")
+    (tmp_path / "outside_policy.py").write_text(
+        "from outrider_planner.core.policies.static import StaticPolicy\n"
+        "def make(argument):\n"
+        "    return StaticPolicy(int(argument))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    PlannerSettings(policy="off").planner_config()
+    assert "outside_policy" not in sys.modules
+    assert PlannerSettings(policy="cautious:1").planner_config().policy == StaticPolicy(1)
+    with pytest.raises(ValidationError, match="off, cautious"):
+        PlannerSettings(policy="fastest")
+    sys.modules.pop("outside_policy")
+
+
+async def test_only_a_failed_start_is_a_matter_of_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An OSError while starting is told in one line; a later one is a fault and is raised."""
+    settings = PlannerSettings(grpc_port=0, http_port=0)
+
+    async def taken(_settings: PlannerSettings) -> PlannerProcess:
+        raise OSError("the port is taken")
+
+    monkeypatch.setattr(entry, "start", taken)
+    assert await entry._serve(settings) == 2
+    assert "the port is taken" in capsys.readouterr().err
+
+    class Failing(PlannerProcess):
+        async def stop(self) -> None:
+            await super().stop()
+            raise OSError("late")
+
+    async def starting(given: PlannerSettings) -> PlannerProcess:
+        made = await start(given)
+        return Failing(made.service, made.grpc, made.http, made.drain_limit_s)
+
+    stop = asyncio.Event()
+    stop.set()
+    monkeypatch.setattr(entry, "start", starting)
+    monkeypatch.setattr(entry, "stop_event", lambda: stop)
+    with pytest.raises(OSError, match="late"):
+        await entry._serve(settings)
 
 
 def test_unknown_policies_are_answered_with_those_known() -> None:

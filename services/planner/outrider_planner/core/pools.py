@@ -84,10 +84,12 @@ class NormalPool:
     def expected_min(self, x: FloatArray) -> FloatArray:
         """Close to E[min(x, m)], never above x."""
         within = np.minimum(x, _columns(self.size, x))
-        deviation, scale = _columns(self.deviation, x), _columns(self.scale, x)
-        z = (within - _columns(self.mean, x)) / deviation
-        base = _columns((self.mean - self.origin) * self.scale, x)
-        return np.minimum(base + (scale * deviation) * _normal_expected_min(z), within)
+        z = within - _columns(self.mean, x)
+        z *= _columns(1.0 / self.deviation, x)
+        result = _normal_expected_min(z)
+        result *= _columns(self.scale * self.deviation, x)
+        result += _columns((self.mean - self.origin) * self.scale, x)
+        return np.minimum(result, within, out=result)
 
 
 def dense_pool(requests: int, positions: int) -> DensePool:
@@ -132,10 +134,11 @@ def _convolved(requests: int, masses: FloatArray) -> FloatArray:
     """E[min(v, m)] for v = 0…n·K, (K, n·K + 1), m the sum of n draws from each row of masses."""
     size = requests * (masses.shape[1] - 1) + 1
     spectrum = _power(np.fft.rfft(masses, _fast_length(size), axis=1), requests)
-    pool = np.clip(np.fft.irfft(spectrum, _fast_length(size), axis=1)[:, :size], 0.0, 1.0)
-    at_least = np.cumsum(pool[:, ::-1], axis=1)[:, ::-1]
+    pool = np.maximum(np.fft.irfft(spectrum, _fast_length(size), axis=1)[:, :size], 0.0)
+    at_least = pool[:, ::-1].cumsum(axis=1)[:, ::-1]
     at_least[:, 0] = 0.0
-    return np.cumsum(np.minimum(at_least, 1.0), axis=1)
+    np.minimum(at_least, 1.0, out=at_least)
+    return at_least.cumsum(axis=1)
 
 
 def _power(values: ComplexArray, exponent: int) -> ComplexArray:
@@ -172,7 +175,8 @@ _SLOPES = np.diff(_TABLE)
 
 def _normal_expected_min(z: FloatArray) -> FloatArray:
     """Linear in the table; below it, the least tabulated value, which is above z."""
-    place = (z - _FIRST_Z) * (_STEPS / (-2.0 * _FIRST_Z))
+    place = z * (_STEPS / (-2.0 * _FIRST_Z))
+    place += _STEPS / 2.0
     np.maximum(place, 0.0, out=place)
     np.minimum(place, _STEPS - 1e-9, out=place)
     below = place.astype(np.int64)

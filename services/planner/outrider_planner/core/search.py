@@ -99,13 +99,14 @@ def tabulate(drafter: str, gain: GainModel, cost: CostModel, step: int, pool: Po
     rows = n + np.arange(verify[-1] + 1)
     row_s = cost.target_s[rows] + cost.feed_s[drafter][rows]
     valid = verify[None, :] <= n * np.arange(1, positions + 1)[:, None]
-    pass_s, accepted = np.full((2, positions + 1, verify.size), np.inf)
+    pass_s = np.full((positions + 1, verify.size), np.inf)
+    accepted = np.zeros(pass_s.shape)
     reached, expected_s = expected_pass_s(pool, row_s, verify)
-    pass_s[1:] = np.where(valid, expected_s, np.inf)
+    np.copyto(pass_s[1:], expected_s, where=valid)
     found = gain.accepted(n, pool, verify.astype(np.float64), reached)
-    accepted[1:] = np.where(valid, found, 0.0)
+    np.multiply(found, valid, out=accepted[1:])
     # Without drafts the drafter is not fed: what it costs when off is the worker's idle grade.
-    pass_s[0, 0], accepted[0] = cost.target_s[n], 0.0
+    pass_s[0, 0] = cost.target_s[n]
     prepare_s = cost.draft_s[drafter][step, : positions + 1] + cost.host_s[step]
     return Stage(n, verify, accepted, pass_s, prepare_s)
 
@@ -127,13 +128,14 @@ def expected_pass_s(
     changed = np.flatnonzero(change)
     # One question to the pool for all: the arrays are small, the calls are what costs.
     points = np.concatenate([wanted[0], changed, changed + 1.0])[None, :]
-    reached, below, above = np.split(
-        pool.expected_min(points), [verify.size, verify.size + changed.size], axis=1
-    )
-    added = np.zeros((below.shape[0], changed.size + 1))
-    np.cumsum((above - below) * change[changed], axis=1, out=added[:, 1:])
-    result: FloatArray = row_s[0] + added[:, np.searchsorted(changed, verify)]
-    return reached, result
+    found = pool.expected_min(points)
+    first, second = verify.size, verify.size + changed.size
+    rise = found[:, second:] - found[:, first:second]
+    rise *= change[changed]
+    added = np.full((found.shape[0], changed.size + 1), row_s[0])
+    np.cumsum(rise, axis=1, out=added[:, 1:])
+    added[:, 1:] += row_s[0]
+    return found[:, :first], added.take(changed.searchsorted(verify), axis=1)
 
 
 def candidates(requests: int, positions: int, cost: CostModel) -> IntArray:
