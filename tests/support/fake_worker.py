@@ -55,7 +55,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         frozen: neither beats nor describes, as a stopped process.
         resume: lets choices that stall go on.
         submitted: everything received, in order.
-        cancelled: keys of cancelled choices, in order.
+        cancelled: keys of the choices that a cancel found active, in order.
         active: choices being played.
         descriptions: how often it was asked what it is.
     """
@@ -159,8 +159,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     self.active[key] = asyncio.create_task(self._play(submit, outbox))
                 case "cancel":
                     key = (request.cancel.request_id, request.cancel.choice_index)
-                    self.cancelled.append(key)
                     if self._drop(key):
+                        self.cancelled.append(key)
                         outbox.put_nowait(self._news(key, finish=_finish("CANCELLED")))
 
     def _drop(self, key: Key) -> bool:

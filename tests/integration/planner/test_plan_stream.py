@@ -132,12 +132,30 @@ async def test_a_silent_worker_is_dropped_after_the_deadline(
 ) -> None:
     """F04: a half-open peer sends nothing; its stream must not live for ever."""
     monkeypatch.setattr(servicer, "Heartbeat", partial(Heartbeat, deadline_s=0.3))
+    monkeypatch.setattr(servicer, "_CHECK_S", 0.05)
     await stream.say(hello=make_hello())
     await stream.next("plan")
     error = await failure(stream)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert "deadline" in (error.details() or "")
     assert not planner.service.planner.workers["worker-1"].connected
+
+
+async def test_a_pause_of_the_planner_itself_drops_nobody(
+    planner: PlannerProcess, stream: WorkerStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What workers said meanwhile is queued, and is read before anybody counts as silent."""
+    monkeypatch.setattr(servicer, "Heartbeat", partial(Heartbeat, deadline_s=0.3))
+    monkeypatch.setattr(servicer, "_CHECK_S", 0.05)
+    await stream.say(hello=make_hello())
+    await stream.next("plan")
+    for _ in range(3):
+        await stream.beat()
+        time.sleep(0.6)  # noqa: ASYNC251  (nothing of this process runs)
+        await asyncio.sleep(0.05)
+    assert planner.service.planner.workers["worker-1"].connected
+    await stream.beat()
+    assert (await stream.next("heartbeat")).heartbeat.sequence > 0
 
 
 async def test_a_younger_stream_of_a_worker_takes_over(planner: PlannerProcess) -> None:

@@ -1,19 +1,23 @@
 """The side port as a client sees it, and the process as its supervisor does."""
 
 import asyncio
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.integration.planner.streams import (
+    TOKEN,
     make_hello,
     make_reports,
     running_planner,
     worker_stream,
 )
-from tests.support.net import free_ports, http_get, wait_until
+from tests.support.net import LOOPBACK, free_ports, http_get, wait_until
 
 
 async def fetched(port: int, path: str) -> tuple[int, bytes]:
@@ -73,6 +77,41 @@ async def test_metrics_are_scraped_as_text() -> None:
         assert b"outrider_planner_workers 1.0" in body
 
 
+def asked(port: int, path: str, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("WWW-Authenticate"), answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/deployments", "/v1/deployments/demo"])
+async def test_beyond_loopback_the_state_needs_the_token(path: str) -> None:
+    """Probes and scrapers carry none, so health and metrics stay open."""
+    async with running_planner(http_host="0.0.0.0") as process, worker_stream(process) as stream:
+        await stream.say(hello=make_hello())
+        await stream.next("plan")
+        port = process.http.port
+        for given in (None, "Bearer wrong", TOKEN):
+            headers = {} if given is None else {"Authorization": given}
+            status, challenge, body = await asyncio.to_thread(asked, port, path, headers)
+            assert (status, challenge) == (401, "Bearer")
+            assert json.loads(body)["error"]["code"] == 401
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        status, _, body = await asyncio.to_thread(asked, port, path, headers)
+        assert status == 200
+        assert b"worker-1" in body
+        for open_path in ("/health", "/metrics"):
+            assert (await fetched(port, open_path))[0] == 200
+
+
+async def test_on_loopback_the_state_is_open() -> None:
+    async with running_planner() as process:
+        assert (await fetched(process.http.port, "/v1/deployments"))[0] == 200
+
+
 def test_the_process_serves_and_stops_cleanly_on_sigterm() -> None:
     grpc_port, http_port = free_ports(2)
     environment = {
@@ -94,8 +133,17 @@ def test_the_process_serves_and_stops_cleanly_on_sigterm() -> None:
     assert "Traceback" not in log
 
 
-def test_settings_that_cannot_work_are_told_in_one_line() -> None:
-    environment = {**os.environ, "OUTRIDER_PLANNER_POLICY": "fastest"}
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OUTRIDER_PLANNER_POLICY", "fastest", "two_stage, static:K, off"),
+        ("OUTRIDER_PLANNER_REDIS_URL", "nonsense", "redis://host:6379/0"),
+    ],
+)
+def test_settings_that_cannot_work_are_told_without_a_traceback(
+    name: str, value: str, words: str
+) -> None:
+    environment = {**os.environ, name: value}
     done = subprocess.run(
         [sys.executable, "-m", "outrider_planner"],
         env=environment,
@@ -104,5 +152,5 @@ def test_settings_that_cannot_work_are_told_in_one_line() -> None:
         timeout=60,
     )
     assert done.returncode == 2
-    assert "two_stage, static:K, off" in done.stderr
+    assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider_planner.core import pools
+from outrider_planner.core import gain, pools
 from outrider_planner.core.gain import GainModel, gain_model
 from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.isotonic import isotonic
@@ -95,6 +95,22 @@ def test_gain_has_the_promised_shape(drafts: Drafts, n: int, sparse: bool) -> No
             model.length_survival[j] * float(drafts.survival[j] @ drafts.share[j]) for j in range(d)
         )
         assert found[d - 1, n * d] == pytest.approx(n * mean, rel=1e-6, abs=slack)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("n", [4, 64])
+def test_few_chords_are_close_to_the_whole_curve(
+    n: int, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 positions and 16 bins, from a quarter of a row per request on."""
+    survival = np.linspace(0.1, 0.95, 16) * 0.9 ** np.arange(16)[:, None]
+    share = np.full((16, 16), 1 / 16)
+    drafts = Drafts(survival, share, 0.7 ** np.arange(1, 17) if sparse else np.ones(16))
+    few = curve(gain_model(estimates_of(drafts), sparse), n)[:, n // 4 :]
+    for name in ("LEVELS_SPARSE", "LEVELS_DENSE"):
+        monkeypatch.setattr(gain, name, 256)
+    whole = curve(gain_model(estimates_of(drafts), sparse), n)[:, n // 4 :]
+    assert few == pytest.approx(whole, rel=0.03)
 
 
 @given(random_drafts(positions=4, bins=3))

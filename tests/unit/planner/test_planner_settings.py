@@ -51,7 +51,7 @@ def test_what_cannot_work_is_refused(wrong: dict[str, object]) -> None:
 @pytest.mark.parametrize("url", ["nonsense", "http://:hunter2@example.invalid", "redis://h:x"])
 def test_redis_urls_that_cannot_work_are_refused_without_their_secrets(url: str) -> None:
     with pytest.raises(ValidationError, match="redis_url") as refused:
-        PlannerSettings(redis_url=url)  # type: ignore[arg-type]
+        PlannerSettings(redis_url=url)
     assert "redis://host:6379/0" in str(refused.value)
     assert "hunter2" not in str(refused.value)
 

@@ -16,14 +16,21 @@ def world(acceptance: float, requests: int = 1, policy: str = "two_stage", seed:
     return World(planner, make_hello(requests=8), acceptance, requests, seed=seed)
 
 
+def fixed_round(acceptance: float, requests: int, length: int) -> tuple[float, float]:
+    """Expected tokens and seconds of a round that drafts and verifies so many each."""
+    accepted = requests * sum(acceptance**j for j in range(1, length + 1))
+    micros = target_us(requests * (1 + length)) + 200 * length + 100
+    return requests + accepted, micros * 1e-6
+
+
 def best_fixed_rate(acceptance: float, requests: int) -> float:
     """Tokens per second of the best fixed length in hindsight, by expectation."""
-    rates = []
-    for length in range(5):
-        accepted = requests * sum(acceptance**j for j in range(1, length + 1))
-        micros = target_us(requests * (1 + length)) + 200 * length + 100
-        rates.append((requests + accepted) / (micros * 1e-6))
-    return max(rates)
+    rounds = [fixed_round(acceptance, requests, length) for length in range(5)]
+    return max(tokens / seconds for tokens, seconds in rounds)
+
+
+# A round of two requests without drafts.
+PLAIN_S = (target_us(2) + 100) * 1e-6
 
 
 def drafts_at(plan: Plan, requests: int) -> int:
@@ -51,15 +58,17 @@ def test_off_at_no_acceptance_and_on_again_when_it_returns(requests: int, draft_
     assert drafts_at(played.plan, requests) > 1
 
 
-def test_while_off_probes_cost_next_to_nothing() -> None:
+def test_while_off_probes_cost_at_most_their_share() -> None:
+    """0.3 % once it is off; and finding that out cost a few rounds."""
     played = world(0.0, requests=2)
     played.run(1000, per_report=16)
+    started_s = played.busy_s - played.tokens / 2 * PLAIN_S
     played.drafting_rounds, played.busy_s, played.tokens = 0, 0.0, 0
     played.run(2000, per_report=16)
-    plain_s = 2000 * (target_us(2) + played.host_us) * 1e-6
     assert played.tokens == 4000
     assert 0 < played.drafting_rounds <= 0.02 * 2000 + 2
-    assert played.busy_s <= plain_s * 1.005
+    assert played.busy_s <= 2000 * PLAIN_S * 1.003
+    assert started_s <= 64 * PLAIN_S
 
 
 def test_a_true_shift_is_followed_within_three_half_lives() -> None:
@@ -72,18 +81,22 @@ def test_a_true_shift_is_followed_within_three_half_lives() -> None:
 
 
 def test_noise_around_a_pivot_does_not_make_plans_flap() -> None:
-    """D03: at a steady acceptance few plans change d, and what that costs is bounded."""
+    """D03: at a steady acceptance few plans change d, and those that are used cost ≤ 0.3 %.
+
+    The cost is by expectation, from the lengths that the plans drafted: a measured rate would be
+    lost in sampling noise.
+    """
     played = world(0.55, requests=4, seed=3)
     played.run(800, per_report=16)
-    settled = len(played.plans)
-    played.tokens, played.busy_s = 0, 0.0
-    rounds = 3200
-    played.run(rounds)
-    lengths = [drafts_at(plan, 4) for plan in played.plans[settled - 1 :]]
+    rounds, lengths = 3200, []
+    for _ in range(rounds // 8):
+        played.run(8)
+        lengths.append(drafts_at(played.plan, 4))
     changes = sum(a != b for a, b in pairwise(lengths))
     assert changes <= 0.02 * rounds
-    # Sampling noise of this many rounds is about one per cent.
-    assert played.tokens / played.busy_s >= 0.98 * best_fixed_rate(0.55, 4)
+    drafted = [fixed_round(0.55, 4, length) for length in lengths]
+    rate = sum(tokens for tokens, _ in drafted) / sum(seconds for _, seconds in drafted)
+    assert rate >= 0.997 * best_fixed_rate(0.55, 4)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9])

@@ -3,13 +3,7 @@
 import pytest
 from prometheus_client import Counter
 
-from outrider_runtime.metrics import (
-    INTER_TOKEN_BUCKETS_S,
-    TIME_TO_FIRST_TOKEN_BUCKETS_S,
-    new_registry,
-    render,
-    serve_metrics,
-)
+from outrider_runtime.metrics import new_registry, render, serve_metrics
 from tests.support.net import http_get
 
 
@@ -37,8 +31,3 @@ def test_a_taken_port_is_an_os_error() -> None:
             serve_metrics(new_registry(), "127.0.0.1", server.port)
     finally:
         server.close()
-
-
-@pytest.mark.parametrize("buckets", [TIME_TO_FIRST_TOKEN_BUCKETS_S, INTER_TOKEN_BUCKETS_S])
-def test_buckets_grow(buckets: tuple[float, ...]) -> None:
-    assert list(buckets) == sorted(set(buckets))

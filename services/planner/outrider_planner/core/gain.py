@@ -21,7 +21,7 @@ from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pool
 from outrider_planner.core.types import FloatArray, IntArray
 
 # Chords of the best-first curve. Over a pool of random size every chord costs an expectation.
-LEVELS_DENSE, LEVELS_SPARSE = 16, 8
+LEVELS_DENSE, LEVELS_SPARSE = 16, 6
 _NO_MASS = 1e-12
 
 
@@ -122,11 +122,12 @@ def _levels(mass: FloatArray, survival: FloatArray, levels: int) -> tuple[FloatA
 
 
 def _knots(share: FloatArray, levels: int) -> IntArray:
-    """Cells at which the share of the pool reaches 1/R, 2/R, … 1: (K, R) indices.
+    """Cells at which the share of the pool reaches 1/R², 4/R², … 1: (K, R) indices.
 
-    Few cells are all kept, so that nothing is lost of a drafter without scores.
+    Dense at the top, where the curve bends and small budgets lie. Few cells are all kept, so that
+    nothing is lost of a drafter without scores.
     """
     if share.shape[1] <= levels:
         return np.broadcast_to(np.arange(share.shape[1]), share.shape)
-    goals = np.arange(1, levels + 1) / levels - 1e-9
+    goals = (np.arange(1, levels + 1) / levels) ** 2 - 1e-9
     return np.stack([np.minimum(np.searchsorted(row, goals), row.size - 1) for row in share])

@@ -129,12 +129,9 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
                 await context.write(wire.PlanResponse(plan=plan_to_wire(plan)))
 
     async def _watch(self, session: Session, heartbeat: Heartbeat) -> None:
-        """Twice over the deadline in a row: after a pause of this process everything seems silent
-        until what was queued meanwhile has been read."""
-        overdue = 0
-        while session.ended is None and overdue < 2:
+        """Ends the session once the worker is silent; a pause of this process does not count."""
+        while session.ended is None and not heartbeat.expired(self._service.now_s()):
             await asyncio.sleep(_CHECK_S)
-            overdue = overdue + 1 if heartbeat.expired(self._service.now_s()) else 0
         session.ended = session.ended or "nothing was heard from the worker for the deadline"
 
     def _welcome(self) -> wire.PlanResponse:

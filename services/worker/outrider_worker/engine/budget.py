@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outrider_worker.engine.guard import Permission
-from outrider_worker.engine.plan_book import clamp
-from outrider_worker.engine.plans import Plan
+from outrider_worker.engine.plans import Plan, clamp
 
 
 class DraftKind(Enum):

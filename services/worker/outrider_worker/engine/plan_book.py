@@ -63,9 +63,3 @@ class PlanBook:
         """Seconds since the plan in the book was last renewed; 0 without one."""
         entry = self._entry
         return now_s - entry.renewed_s if entry.plan is not OFF else 0.0
-
-
-def clamp(planned: int, limit: int) -> tuple[int, bool]:
-    """A planned number within 0…limit, and whether it had to be changed."""
-    clamped = min(max(planned, 0), limit)
-    return clamped, clamped != planned

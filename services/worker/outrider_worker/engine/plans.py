@@ -86,3 +86,9 @@ class Plan:
 
 
 OFF = Plan(version=0, requests_ladder=(), budgets={}, policy="off", reason="no plan in force")
+
+
+def clamp(planned: int, limit: int) -> tuple[int, bool]:
+    """A planned number within 0…limit, and whether it had to be changed."""
+    clamped = min(max(planned, 0), limit)
+    return clamped, clamped != planned
