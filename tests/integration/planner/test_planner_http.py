@@ -133,17 +133,12 @@ def test_the_process_serves_and_stops_cleanly_on_sigterm() -> None:
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("OUTRIDER_PLANNER_POLICY", "fastest", "two_stage, static:K, off"),
-        ("OUTRIDER_PLANNER_REDIS_URL", "nonsense", "redis://host:6379/0"),
-    ],
-)
-def test_settings_that_cannot_work_are_told_without_a_traceback(
-    name: str, value: str, words: str
-) -> None:
-    environment = {**os.environ, name: value}
+def test_settings_that_cannot_work_are_told_without_a_traceback() -> None:
+    environment = {
+        **os.environ,
+        "OUTRIDER_PLANNER_POLICY": "fastest",
+        "OUTRIDER_PLANNER_REDIS_URL": "nonsense",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "outrider_planner"],
         env=environment,
@@ -152,5 +147,6 @@ def test_settings_that_cannot_work_are_told_without_a_traceback(
         timeout=60,
     )
     assert done.returncode == 2
-    assert words in done.stderr
+    assert "two_stage, static:K, off" in done.stderr
+    assert "redis://host:6379/0" in done.stderr
     assert "Traceback" not in done.stderr
