@@ -155,7 +155,12 @@ class Stack(Process):
         self._folder = tempfile.TemporaryDirectory(prefix="outrider-test-")
         self._state_path = Path(self._folder.name) / "state.json"
         command = [sys.executable, "-m", "outrider_cli", "up", *self._port_flags(workers), *flags]
-        own = {"OUTRIDER_STATE_FILE": str(self._state_path), "OUTRIDER_TOKEN": self.token}
+        own = {
+            "OUTRIDER_STATE_FILE": str(self._state_path),
+            "OUTRIDER_TOKEN": self.token,
+            # Half of the default's rows: the first start measures each count, up to the largest.
+            "OUTRIDER_WORKER_MAX_ROWS": "64",
+        }
         super().__init__(command, {**own, **(environment or {})})
 
     @property
