@@ -16,8 +16,6 @@ import sys
 import time
 from typing import Any
 
-import grpc
-
 from benchmarks.measure import Series, write_result
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider.planner.v1 import planner_pb2_grpc as wire_grpc
@@ -73,31 +71,32 @@ async def _measure(token: str, rounds: int) -> Series:
         await asyncio.wait_for(channel.channel_ready(), 20)
         call = wire_grpc.PlannerServiceStub(channel).Plan(metadata=token_metadata(token))
         await call.write(wire.PlanRequest(hello=_introduction().hello()))
-        stream = book.open_stream()
-        await _next_plan(call, book, stream)
+        # Read by a task of its own: a read that is given up would end the call.
+        applied: asyncio.Queue[float] = asyncio.Queue()
+        reader = asyncio.create_task(_apply_plans(call, book, applied))
+        await applied.get()
         for number in range(1, rounds + 1):
             records = [_record(number, holds=number % 2 == 0)] * 64
             started_s = time.perf_counter()
             message = reports_to_wire(number, records, Guard().snapshot(), 0, 0)
             await call.write(wire.PlanRequest(reports=message))
             try:
-                async with asyncio.timeout(0.5):
-                    await _next_plan(call, book, stream)
+                applied_s = await asyncio.wait_for(applied.get(), 0.5)
             except TimeoutError:
                 continue  # the plan did not change: nothing was pushed
-            latency_ms.add((time.perf_counter() - started_s) * 1e3)
+            latency_ms.add((applied_s - started_s) * 1e3)
             await asyncio.sleep(0.1)
+        reader.cancel()
     return latency_ms
 
 
-async def _next_plan(call: Any, book: PlanBook, stream: int) -> None:
-    while True:
-        response = await call.read()
-        if response is grpc.aio.EOF:
-            raise RuntimeError("the planner ended the stream")
+async def _apply_plans(call: Any, book: PlanBook, applied: "asyncio.Queue[float]") -> None:
+    """Put every plan in force as a worker does, and note when."""
+    stream = book.open_stream()
+    async for response in call:
         if response.HasField("plan"):
             assert book.offer(stream, plan_from_wire(response.plan), time.monotonic())
-            return
+            applied.put_nowait(time.perf_counter())
 
 
 def _introduction() -> Introduction:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider_worker.attention.base import AttentionBackend, AttentionPlan, Rows
 from outrider_worker.kv import KvPool, SlotIndex
-from outrider_worker.linear import MIN_ROWS, Linear, make_linear
+from outrider_worker.linear import Linear, make_linear
 from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.layers import GatedFeedForward, RmsNorm, Rotary, Turns
 
@@ -87,17 +87,16 @@ class Llama:
     @torch.inference_mode()
     def forward(self, rows: Rows, pool: KvPool) -> Tensor:
         """See CausalLM.forward."""
-        padded = rows.padded_to(MIN_ROWS)
         shared = Forward(
             pool=pool,
-            plan=self._backend.plan(padded, pool, self._config.query_heads),
-            index=SlotIndex.of(padded.slots),
-            turns=self._rotary.turns(padded.positions),
+            plan=self._backend.plan(rows, pool, self._config.query_heads),
+            index=SlotIndex.of(rows.slots),
+            turns=self._rotary.turns(rows.positions),
         )
-        x = self._embedding.index_select(0, padded.token_ids)
+        x = self._embedding.index_select(0, rows.token_ids)
         for index, layer in enumerate(self._layers):
             x = layer(x, index, shared)
-        return self._norm(x)[: rows.count]
+        return self._norm(x)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
