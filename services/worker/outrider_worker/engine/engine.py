@@ -214,8 +214,7 @@ class Engine:
         self._carried = NO_DRAFTS
         if drafter is None or not requests:
             return
-        started_s = self._now_s()
-        permission = self._parts.guard.permission(started_s)
+        permission = self._parts.guard.permission(self._now_s())
         decision = self._budgeter.next_draft(turn.plan, len(requests), permission)
         turn.clamped |= decision.clamped
         if decision.tokens == 0:
@@ -224,10 +223,12 @@ class Engine:
             Ask(request.spec.key, self._ask_tokens(request, decision.tokens, turn))
             for request in requests
         ]
-        for request, ask, draft in zip(requests, asks, drafter.propose(asks), strict=True):
+        started_s = self._now_s()
+        drafts = drafter.propose(asks)
+        turn.draft_s = self._now_s() - started_s
+        for request, ask, draft in zip(requests, asks, drafts, strict=True):
             request.draft = draft.cut(ask.tokens, self._parts.vocab_size)
         self._carried = turn.drafted = decision
-        turn.draft_s = self._now_s() - started_s
 
     def _ask_tokens(self, request: Request, planned_tokens: int, turn: Turn) -> int:
         spec = request.spec
