@@ -34,7 +34,8 @@ class Console:
     def ready(self, port: Port, model: str) -> None:
         """The banner: where to send requests, and one to copy."""
         url = base_url(port)
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": _QUESTION}]})
+        message = {"role": "user", "content": _QUESTION}
+        body = json.dumps({"model": model, "temperature": 0, "messages": [message]})
         _write(
             sys.stdout,
             f"\nOutrider is ready: {url}\n\n"

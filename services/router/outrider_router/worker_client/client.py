@@ -117,10 +117,10 @@ class WorkerClient:
                 reason = await self._one_connection(backoff)
                 if self._outgoing is not None or reason != self._lost_because:
                     log.warning("worker_lost", worker=self.address, reason=reason)
-                self._lose(reason)
+                self._lose(reason, "the worker was lost")
                 await self._clock.sleep(backoff.next_wait_s())
         finally:
-            self._lose("the router is stopping")
+            self._lose("stopping", "the router is stopping")
 
     async def _one_connection(self, backoff: ReconnectBackoff) -> str:
         """One connection's life; returns why it ended."""
@@ -207,13 +207,13 @@ class WorkerClient:
         if update.end is not None:
             del self._places[key]
 
-    def _lose(self, reason: str) -> None:
-        """Nothing can be sent any more; whoever waits is told so."""
+    def _lose(self, reason: str, told: str) -> None:
+        """Nothing can be sent any more; whoever waits is told so, without the wire's own words."""
         self._outgoing = None
         self._lost_because = reason
         lost, self._places = self._places, {}
         for mailbox, _ in lost.values():
-            mailbox.fail(Failure(FailureCode.UNAVAILABLE, f"the worker was lost: {reason}"))
+            mailbox.fail(Failure(FailureCode.UNAVAILABLE, told))
 
 
 def _reason(error: BaseException) -> str:
