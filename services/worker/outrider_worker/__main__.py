@@ -1,6 +1,7 @@
 """`python -m outrider_worker`: settings from the environment, one replica until told to stop."""
 
 import asyncio
+import os
 import sys
 
 from pydantic import ValidationError
@@ -9,6 +10,11 @@ from outrider_runtime.lifecycle import exit_with_parent_if_asked
 from outrider_runtime.logs import configure_logs, get_logger
 from outrider_runtime.settings import ConfigurationError
 from outrider_worker.settings import WorkerSettings
+
+# How long OpenMP threads spin at a barrier before they sleep. Left to itself the library spins so
+# long that a neighbour who wants one of the cores stops the tokens for a second; this much keeps
+# the speed of an idle machine and shortens the stalls (docs/adr/0008).
+_SPIN_COUNT = "10000"
 
 
 def main() -> int:
@@ -20,7 +26,10 @@ def main() -> int:
         print(f"outrider worker: {error}", file=sys.stderr)
         return 2
     configure_logs("worker", settings.log_level, settings.log_format)
-    # Imported late: torch takes seconds, and wrong settings should be told at once.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    # Imported late: torch takes seconds, wrong settings should be told at once, and OpenMP reads
+    # its environment when it is loaded.
     from outrider_worker.model.config import ModelError
     from outrider_worker.service import serve
 
