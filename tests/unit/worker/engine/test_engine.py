@@ -8,6 +8,7 @@ import pytest
 
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import DropOwner, EndAll
+from outrider_worker.engine.plans import Probe
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.tables import ForwardTable, RoundTable
 from outrider_worker.engine.types import (
@@ -115,6 +116,24 @@ def test_plans_may_change_at_every_step() -> None:
     versions = [r.plan_version for r in bench.records]
     assert versions == sorted(versions)
     assert len({r.carried_draft_tokens for r in bench.records}) > 4
+
+
+def test_a_class_may_be_capped_and_a_share_of_rounds_kept_plain() -> None:
+    plan = replace(
+        static_plan("scripted", 6),
+        class_caps={"sampled": 2},
+        probe=Probe(plain_share=0.25),
+    )
+    bench = Bench(_scripted(8), plan)
+    bench.run(request(PROMPTS[0], 60), request(PROMPTS[1], 60, temperature=0.1, seed=1))
+    asked: dict[str, set[int]] = {"greedy": set(), "sampled": set()}
+    for record in bench.records:
+        for outcome in record.outcomes:
+            asked[outcome.request_class].add(outcome.asked_tokens)
+    assert max(asked["greedy"]) == 6
+    assert max(asked["sampled"]) == 2
+    drafting = [r.next_draft_tokens > 0 for r in bench.records if r.requests]
+    assert 0.6 < sum(drafting) / len(drafting) < 0.85
 
 
 def test_without_a_plan_nothing_is_drafted() -> None:

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider_worker.engine.types import RequestKey
+from outrider_worker.engine.plans import Plan, ScoreMap
+from outrider_worker.engine.types import Draft, Request, RequestKey, RequestSpec, SamplingParams
 from outrider_worker.speculate.drafter import Ask, UnknownDrafter, known_drafters, load_drafter
 from outrider_worker.speculate.ngram import MIN_MATCH_TOKENS, NgramDrafter
-from outrider_worker.speculate.select import pick_prefixes
+from outrider_worker.speculate.select import chain_scores, pick_prefixes
 from outrider_worker.speculate.verify import SamplerMatch
 
 KEY = RequestKey("o", "r")
@@ -101,3 +102,24 @@ def test_sampler_match_accepts_the_agreeing_prefix(
             accepted += 1
         assert verdict.accepted[row] == accepted
         assert verdict.emitted[row].tolist() == samples[row]
+
+
+def _drafting(class_label: str, bins: tuple[int, ...]) -> Request:
+    request = Request.from_spec(RequestSpec(KEY, (3,), SamplingParams(), class_label=class_label))
+    request.draft = Draft((5,) * len(bins), bins, len(bins))
+    return request
+
+
+def test_scores_come_from_the_map_fall_along_the_chain_and_carry_the_class_weight() -> None:
+    survival = ((0.5, 0.9), (0.4, 0.95))
+    plan = Plan(
+        1,
+        (1,),
+        {},
+        score_maps={("ngram", "vip/greedy"): ScoreMap(3, survival)},
+        class_weights={"vip/greedy": 2.0},
+    )
+    mapped = chain_scores(_drafting("vip", (1, 1, 0)), plan, "ngram")
+    assert mapped == [1.8, 1.8, 0.8]  # 0.95 may not rise above 0.9; the last position goes on
+    unmapped = chain_scores(_drafting("", (1, 1)), plan, "ngram")
+    assert unmapped == pytest.approx([0.6, 0.36])
