@@ -115,8 +115,10 @@ class WorkerClient:
         try:
             while True:
                 reason = await self._one_connection(backoff)
-                if self._outgoing is not None or reason != self._lost_because:
+                if self._outgoing is not None:
                     log.warning("worker_lost", worker=self.address, reason=reason)
+                elif reason != self._lost_because:
+                    log.info("worker_awaited", worker=self.address, reason=reason)
                 self._lose(reason, "the worker was lost")
                 await self._clock.sleep(backoff.next_wait_s())
         finally:
