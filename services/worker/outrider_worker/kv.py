@@ -20,9 +20,6 @@ from torch import Tensor
 PAGE_TOKENS = 64
 """Tokens per page; also the block of keys that attention works on."""
 
-NULL_PAGE = 0
-"""The page that padding rows write to and that fills up page tables. Never owned by anyone."""
-
 
 class KvShape(Protocol):
     """The part of a model's configuration that sizes its cache."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from outrider_worker.attention.base import Rows
 from outrider_worker.engine.tables import ForwardTable, RoundTable, SampleRow
-from outrider_worker.kv import NULL_PAGE, KvPool
+from outrider_worker.engine.types import NULL_PAGE
+from outrider_worker.kv import KvPool
 from outrider_worker.model.base import CausalLM
 from outrider_worker.sampling import SamplingTable, sample
 from outrider_worker.speculate.verify import Verifier

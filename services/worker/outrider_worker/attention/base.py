@@ -14,7 +14,8 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn.functional import pad
 
-from outrider_worker.kv import NULL_PAGE, PAGE_TOKENS, KvPool
+from outrider_worker.engine.types import NULL_PAGE
+from outrider_worker.kv import PAGE_TOKENS, KvPool
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ all the pages it can ever need when it is admitted and takes them one by one as 
 grows, so that taking can never fail half-way (docs/adr/0005).
 """
 
-from outrider_worker.engine.types import Request
-
-NULL_PAGE = 0
+from outrider_worker.engine.types import NULL_PAGE, Request
 
 
 class PageAccount:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 MAX_SCORE_BINS = 16
+# The page that padding rows write to and that fills up page tables. Nobody owns it.
+NULL_PAGE = 0
 
 
 class FinishReason(Enum):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider_worker.engine.pages import NULL_PAGE, PageAccount
+from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
-from outrider_worker.engine.types import FailureCode, RequestKey, RequestRefused
+from outrider_worker.engine.types import NULL_PAGE, FailureCode, RequestKey, RequestRefused
 from tests.support.engines import request
 
 PAGE = 16

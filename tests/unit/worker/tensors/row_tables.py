@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from outrider_worker.attention.base import Rows
-from outrider_worker.kv import NULL_PAGE, PAGE_TOKENS
+from outrider_worker.engine.types import NULL_PAGE
+from outrider_worker.kv import PAGE_TOKENS
 
 Span = tuple[int, range]
 """A sequence and the positions of it that run."""
