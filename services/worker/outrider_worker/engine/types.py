@@ -10,6 +10,8 @@ from enum import Enum
 MAX_SCORE_BINS = 16
 # The page that padding rows write to and that fills up page tables. Nobody owns it.
 NULL_PAGE = 0
+# The seat of a request that does not run.
+NO_SEAT = -1
 
 
 class FinishReason(Enum):
@@ -55,15 +57,45 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen. temperature 0 = greedy, top_k 0 = off, top_p 1 = off."""
+    """How tokens are chosen. Every default is "off".
+
+    temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
+    repetition_penalty: over prompt and output. presence_penalty, frequency_penalty: output alone.
+    logit_bias: (token id, bias) pairs.
+    min_tokens: end-of-sequence and stop ids cannot be drawn before so many tokens.
+    bad_words: token sequences that never appear in the output.
+    top_logprobs: alternatives reported beside each token's own logprob; None = no logprobs.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
+    min_tokens: int = 0
     max_tokens: int = 16
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    top_logprobs: int | None = None
+
+
+class GrammarKind(Enum):
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must look like, as the client wrote it."""
+
+    kind: GrammarKind
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +132,9 @@ class RequestSpec:
     sampling: SamplingParams
     resumed_ids: tuple[int, ...] = ()
     speculation: SpeculationLimits = SpeculationLimits()
+    grammar: Grammar | None = None
     class_label: str = ""
+    tenant_salt: bytes = b""
     deadline_s: float | None = None
 
     @property
@@ -165,18 +199,30 @@ class SpeculationTotals:
 class Request:
     """A live request: its tokens and the lengths from which the rest is derived.
 
+    Lengths are what the host knows. Rounds in flight may have got further on the device, by
+    `ahead` entries at most.
+
     token_ids: prompt and everything emitted; the last one is the *anchor*, whose K/V is not
         written yet.
     committed: K/V entries that are valid. Rollback of rejected drafts is only this number.
-    reserved: slots owned for it; committed ≤ reserved.
+    ahead: K/V entries that rounds in flight may commit at most; 0 when none is.
+    reserved: slots owned for it; committed + ahead ≤ reserved.
+    prefilled: all its known tokens have been launched, it decodes. Its first new token may still
+        be in flight: then committed = len(token_ids).
+    seat: its line in the device's state while it runs.
+    cached_tokens: how many of its tokens the prefix cache gave when it was admitted.
     epoch: grows whenever results in flight must no longer be applied.
     """
 
     spec: RequestSpec
     token_ids: list[int]
     committed: int = 0
+    ahead: int = 0
     reserved: int = 0
     pages: list[int] = field(default_factory=list)
+    prefilled: bool = False
+    seat: int = NO_SEAT
+    cached_tokens: int = 0
     epoch: int = 0
     draft: Draft = NO_DRAFT
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
@@ -207,8 +253,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One emitted token's logprob under the target, and the likeliest tokens at its place."""
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenNews:
-    """What one round gave one request; with the end come the totals of its whole life here."""
+    """What one round gave one request; with the end come the totals of its whole life here.
+
+    logprobs: one entry for each token, or none at all.
+    cached_prompt_tokens: prompt tokens that the prefix cache gave; set with the first token.
+    """
 
     key: RequestKey
     token_ids: tuple[int, ...]
@@ -217,3 +276,5 @@ class TokenNews:
     end: Finish | Failure | None = None
     totals: SpeculationTotals | None = None
     emitted_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_prompt_tokens: int = 0
