@@ -1,11 +1,15 @@
 """What all tests share: one thread per process, no network, hypothesis' settings, a real stack."""
 
 import os
+from pathlib import Path
 
 # Before anything imports torch: threads of several processes on few cores only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
+# Before anything imports triton: without a GPU its kernels run in the interpreter.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from collections.abc import Generator, Iterator
 from typing import Any

@@ -7,13 +7,16 @@ from functools import cache
 
 import torch
 
+from outrider_worker.engine.constraint import Constraint
 from outrider_worker.engine.costs import CostCurve, CostTable, Timing
+from outrider_worker.engine.drafting import Drafters
 from outrider_worker.engine.engine import Engine, EngineParts
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Cancel, Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.plans import DrafterBudget, Plan
+from outrider_worker.engine.prefix_cache import PrefixCache
 from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
 from outrider_worker.engine.types import (
@@ -24,13 +27,17 @@ from outrider_worker.engine.types import (
     SamplingParams,
     SpeculationLimits,
     SpeculationTotals,
+    TokenLogprobs,
     TokenNews,
 )
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 from outrider_worker.model.loader import LoadedModel, load_model
+from outrider_worker.programs import Programs, SeatSize
 from outrider_worker.runner import Runner
+from outrider_worker.speculate.device import DeviceDrafter
 from outrider_worker.speculate.drafter import Drafter
-from outrider_worker.speculate.verify import SamplerMatch
+from outrider_worker.speculate.verify import SamplerMatch, Verifier
+from outrider_worker.streams import DeviceStream, ImmediateStream
 from tests.support.tiny_models import VOCAB_SIZE, shared_tiny_llama
 
 
@@ -68,6 +75,8 @@ def ticking(step_s: float = 1e-3) -> Callable[[], float]:
 class Answer:
     """All that came back for one request."""
 
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    cached_prompt_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     accepted_tokens: int = 0
     ends: list[Finish | Failure] = field(default_factory=list)
@@ -81,6 +90,8 @@ class Answer:
     def add(self, news: TokenNews) -> None:
         assert not self.ends, "news after the end"
         self.token_ids.extend(news.token_ids)
+        self.logprobs.extend(news.logprobs)
+        self.cached_prompt_tokens += news.cached_prompt_tokens
         self.accepted_tokens += news.accepted_tokens
         if news.end is not None:
             self.ends.append(news.end)
@@ -95,6 +106,11 @@ class Bench:
         drafter: Drafter | None = None,
         plan: Plan | None = None,
         *,
+        device_drafter: DeviceDrafter | None = None,
+        stream: DeviceStream | None = None,
+        model: LoadedModel | None = None,
+        verifier: Verifier | None = None,
+        prefix_cache: bool = True,
         limits: SchedulerLimits | None = None,
         pool_pages: int = 200,
         max_draft_tokens: int = 8,
@@ -104,32 +120,45 @@ class Bench:
         now_s: Callable[[], float] | None = None,
         wrap_runner: Callable[[Runner], Runner] = lambda runner: runner,
     ) -> None:
-        model = tiny_model()
+        model = model or tiny_model()
+        limits = limits or SchedulerLimits(max_context_tokens=1024)
+        drafters = Drafters(drafter, device_drafter)
         pool = KvPool.of_pages(model.config, pool_pages, torch.float32)
-        self.pages = PageAccount(pool_pages, PAGE_TOKENS)
-        self.scheduler = Scheduler(limits or SchedulerLimits(max_context_tokens=1024), self.pages)
+        size = SeatSize(
+            limits.max_running_requests,
+            limits.max_context_tokens,
+            max_draft_tokens if drafters.name else 0,
+            limits.max_rows_per_forward,
+        )
+        programs = Programs.over(
+            model.model, pool, size, verifier or SamplerMatch(), device_drafter
+        )
+        self.stream = stream or ImmediateStream()
+        cache = PrefixCache(PAGE_TOKENS, enabled=prefix_cache)
+        self.pages = PageAccount(pool_pages, PAGE_TOKENS, cache)
+        self.scheduler = Scheduler(limits, self.pages)
         self.plans = PlanBook()
         if plan is not None:
             self.plans.offer(self.plans.open_stream(), plan, 0.0)
         self.answers: dict[RequestKey, Answer] = {}
         self.records: list[RoundRecord] = []
         parts = EngineParts(
-            runner=wrap_runner(Runner(model.model, pool, SamplerMatch())),
+            runner=wrap_runner(Runner(programs, self.stream)),
             scheduler=self.scheduler,
             pages=self.pages,
             plans=self.plans,
             guard=guard or Guard(enabled=False),
             costs=costs or flat_costs(),
-            drafter=drafter,
+            drafters=drafters,
             eos_token_ids=frozenset(eos_token_ids),
             vocab_size=VOCAB_SIZE,
             max_draft_tokens=max_draft_tokens,
         )
         self.engine = Engine(parts, self._on_news, self.records.append, now_s or ticking())
 
-    def submit(self, spec: RequestSpec) -> Answer:
+    def submit(self, spec: RequestSpec, constraint: Constraint | None = None) -> Answer:
         answer = self.answers[spec.key] = Answer()
-        self.engine.inbox.put(Submit(spec))
+        self.engine.inbox.put(Submit(spec, constraint))
         return answer
 
     def cancel(self, key: RequestKey) -> None:
@@ -153,7 +182,6 @@ class Bench:
     def check_conservation(self) -> None:
         """Law five: nothing left, and counters that add up over requests and positions."""
         assert self.pages.used_pages == 0
-        assert self.pages.promised_pages == 0
         assert not self.scheduler.running
         assert self.scheduler.waiting_requests == 0
         totals = [answer.totals for answer in self.answers.values() if answer.totals]

@@ -1,4 +1,4 @@
-"""Tiny Llama checkpoints in the Hugging Face layout: random weights, real files.
+"""Tiny checkpoints of dense families in the Hugging Face layout: random weights, real files.
 
 For tests that need a whole model but not a clever one. Same arguments, same bytes. Made without
 the reference library, so that only parity tests pay for importing it.
@@ -48,6 +48,19 @@ _DEFAULTS: Mapping[str, Any] = {
     "eos_token_id": 2,
 }
 
+_FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {},
+    "mistral": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": None,
+    },
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+}
+_KEPT_NULLS = {"sliding_window"}
+"""Settings whose null means something else than their absence."""
+
 
 @cache
 def shared_tiny_llama() -> Path:
@@ -56,25 +69,43 @@ def shared_tiny_llama() -> Path:
 
 
 def make_tiny_llama(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
+    """See make_tiny_model."""
+    return make_tiny_model(folder, "llama", seed=seed, **overrides)
+
+
+def make_tiny_model(folder: Path, family: str, *, seed: int = 0, **overrides: Any) -> Path:
     """Write a model, tokenizer and chat template into `folder`; returns the folder.
 
     overrides replace entries of config.json; a value of None removes one.
     """
-    config = {k: v for k, v in {**_DEFAULTS, **overrides}.items() if v is not None}
+    merged = {**_DEFAULTS, **_FAMILIES[family], **overrides}
+    config = {k: v for k, v in merged.items() if v is not None or k in _KEPT_NULLS}
+    return write_tiny_model(folder, config, tiny_weights(config, seed))
+
+
+def write_tiny_model(
+    folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> Path:
+    """Write a model of any family, with the tokenizer and template that all tiny ones share."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {"bos_token_id": 1, "eos_token_id": [2, 0]})
     _write_tokenizer(folder)
-    save_file(tiny_weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
 def tiny_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
-    """Random weights for a config.json, large enough that texts vary from token to token."""
+    """Random weights for the config.json of a dense model: see random_weights."""
+    return random_weights(_shapes(config), seed)
+
+
+def random_weights(shapes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
+    """Weights large enough that texts vary from token to token."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: _random(shape, generator, around=1.0 if "norm" in name else 0.0)
-        for name, shape in _shapes(config).items()
+        for name, shape in shapes.items()
     }
 
 
@@ -91,18 +122,24 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes["model.norm.weight"] = (d,)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocab, d)
-    attention = {"q_proj": (q, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, q)}
+    qkv = {"q_proj": (q, d), "k_proj": (kv, d), "v_proj": (kv, d)}
     mlp = {"gate_proj": (ffn, d), "up_proj": (ffn, d), "down_proj": (d, ffn)}
+    family, biased = config["model_type"], config["attention_bias"]
+    blocks = (
+        ("self_attn", qkv, biased or family == "qwen2"),
+        ("self_attn", {"o_proj": (d, q)}, biased),
+        ("mlp", mlp, config["mlp_bias"]),
+    )
     for index in range(config["num_hidden_layers"]):
         layer = f"model.layers.{index}"
-        for block, products, bias in (
-            ("self_attn", attention, config["attention_bias"]),
-            ("mlp", mlp, config["mlp_bias"]),
-        ):
+        for block, products, bias in blocks:
             for name, shape in products.items():
                 shapes[f"{layer}.{block}.{name}.weight"] = shape
                 if bias:
                     shapes[f"{layer}.{block}.{name}.bias"] = shape[:1]
+        if family == "qwen3":
+            shapes[f"{layer}.self_attn.q_norm.weight"] = (config["head_dim"],)
+            shapes[f"{layer}.self_attn.k_norm.weight"] = (config["head_dim"],)
         shapes[f"{layer}.input_layernorm.weight"] = (d,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (d,)
     return shapes

@@ -13,8 +13,8 @@ from outrider.worker.v1 import worker_pb2 as wire
 from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
 from outrider_runtime.rpc import open_channel, token_metadata
 from outrider_worker.assembly import assemble
-from outrider_worker.engine.tables import ForwardTable, RoundTable
-from outrider_worker.runner import Launched, PrefillResult, RoundResult, Runner
+from outrider_worker.engine.orders import RoundOrder
+from outrider_worker.runner import Runner, Step
 from outrider_worker.service import Worker
 from outrider_worker.settings import WorkerSettings
 from tests.support.tiny_models import shared_tiny_llama
@@ -44,15 +44,13 @@ class _Slowed(Runner):
     """A runner whose rounds take longer, for tests that need streams to last."""
 
     def __init__(self, inner: Runner, extra_s: float) -> None:
-        self._inner = inner
+        self.__dict__.update(inner.__dict__)
         self._extra_s = extra_s
 
-    def launch_round(self, table: RoundTable) -> Launched[RoundResult]:
-        time.sleep(self._extra_s)
-        return self._inner.launch_round(table)
-
-    def launch_prefill(self, table: ForwardTable) -> Launched[PrefillResult]:
-        return self._inner.launch_prefill(table)
+    def begin(self, order: RoundOrder | None) -> Step:
+        if order is not None:
+            time.sleep(self._extra_s)
+        return super().begin(order)
 
 
 @asynccontextmanager

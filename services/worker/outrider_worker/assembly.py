@@ -11,12 +11,15 @@ import torch
 
 from outrider_runtime.lifecycle import new_incarnation
 from outrider_runtime.logs import get_logger
+from outrider_worker.attention import make_attention
 from outrider_worker.cache import user_cache
 from outrider_worker.engine.costs import CostTable
+from outrider_worker.engine.drafting import Drafters
 from outrider_worker.engine.engine import EngineParts
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.prefix_cache import PrefixCache
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
 from outrider_worker.identity import EngineIdentity, cpu_name, model_digest
 from outrider_worker.kv import PAGE_TOKENS, KvPool
@@ -25,16 +28,20 @@ from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.model.resolve import DEMO, resolve_model
 from outrider_worker.numerics import choose_dtype, probe_batch_invariance
 from outrider_worker.profile import (
-    CPU_ROW_LADDER,
     Profiler,
     load_costs,
     profile_contexts,
+    row_ladder,
     store_costs,
 )
+from outrider_worker.programs import Programs, SeatSize
 from outrider_worker.runner import Runner
 from outrider_worker.settings import WorkerSettings
-from outrider_worker.speculate.drafter import Drafter, DrafterTraits, load_drafter
+from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
+from outrider_worker.speculate.drafter import DrafterTraits, load_drafter
+from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.verify import SamplerMatch
+from outrider_worker.streams import open_stream
 
 DEMO_NAME = "smollm2-135m-instruct"
 # A table whose replays spread wider than this says more about the neighbours than the machine.
@@ -57,8 +64,8 @@ class Assembly:
 
     @property
     def drafter_traits(self) -> tuple[DrafterTraits, ...]:
-        drafter = self.parts.drafter
-        return (drafter.traits,) if drafter else ()
+        traits = self.parts.drafters.traits
+        return (traits,) if traits else ()
 
 
 def served_name(settings: WorkerSettings) -> str:
@@ -80,27 +87,39 @@ def assemble(settings: WorkerSettings) -> Assembly:
         ModelError, UnknownDrafter, ValueError: settings that cannot work, in one line.
     """
     torch.set_num_threads(settings.threads)
-    drafter = _drafter(settings)
-    dtype = choose_dtype(torch.device("cpu"))
-    loaded = load_model(resolve_model(settings.model), dtype, progress=_LoadProgress())
-    _report_numerics(loaded)
-    pool = KvPool.for_budget(loaded.config, settings.kv_bytes, dtype)
-    runner = Runner(loaded.model, pool, SamplerMatch())
+    device = choose_device(settings.device)
+    drafters = _drafters(settings, device)
+    dtype = choose_dtype(device)
+    backend = make_attention("triton" if device.type == "cuda" else "blocks")
+    loaded = load_model(
+        resolve_model(settings.model), dtype, device, progress=_LoadProgress(), backend=backend
+    )
+    _report_numerics(loaded, dtype, device)
+    pool = KvPool.for_budget(loaded.config, settings.kv_bytes, dtype, device)
     limits = _limits(settings, loaded.config)
-    ladder = tuple(rows for rows in CPU_ROW_LADDER if rows <= limits.max_rows_per_forward)
+    size = SeatSize(
+        limits.max_running_requests,
+        limits.max_context_tokens,
+        drafters.max_tokens,
+        limits.max_rows_per_forward,
+    )
+    programs = Programs.over(loaded.model, pool, size, SamplerMatch(), drafters.device)
+    runner = Runner(programs, open_stream(device))
+    ladder = row_ladder(size)
     name = served_name(settings)
     identity = EngineIdentity(
         model=name,
         model_digest=model_digest(loaded.folder),
-        drafters=(f"{drafter.traits.name}:{settings.max_draft}",) if drafter else (),
-        device=cpu_name(),
+        drafters=(f"{drafters.name}:{settings.max_draft}",) if drafters.name else (),
+        device=cpu_name() if device.type == "cpu" else torch.cuda.get_device_name(device),
         dtype=str(dtype).removeprefix("torch."),
         row_ladder=ladder,
-        cpu_threads=settings.threads,
+        cpu_threads=settings.threads if device.type == "cpu" else 0,
     )
-    profiler = Profiler(runner, pool.pages, PAGE_TOKENS, loaded.config.vocab_size, _log.debug)
-    costs = _costs(profiler, identity, ladder, limits, drafter)
-    pages = PageAccount(pool.pages, PAGE_TOKENS)
+    profiler = Profiler(runner, size, pool.pages, PAGE_TOKENS, loaded.config.vocab_size, _log.debug)
+    costs = _costs(profiler, identity, ladder, limits, drafters)
+    cache = PrefixCache(PAGE_TOKENS, enabled=settings.prefix_cache)
+    pages = PageAccount(pool.pages, PAGE_TOKENS, cache)
     parts = EngineParts(
         runner=runner,
         scheduler=Scheduler(limits, pages),
@@ -108,10 +127,10 @@ def assemble(settings: WorkerSettings) -> Assembly:
         plans=PlanBook(),
         guard=Guard(settings.guard),
         costs=costs,
-        drafter=drafter,
+        drafters=drafters,
         eos_token_ids=frozenset(loaded.config.eos_ids),
         vocab_size=loaded.config.vocab_size,
-        max_draft_tokens=drafter.traits.max_draft_tokens if drafter else 0,
+        max_draft_tokens=drafters.max_tokens,
     )
     return Assembly(
         parts=parts,
@@ -149,23 +168,46 @@ def _limits(settings: WorkerSettings, config: ModelConfig) -> SchedulerLimits:
         max_context_tokens=min(settings.context, config.max_positions),
         max_rows_per_forward=settings.max_rows,
         max_waiting_requests=settings.max_waiting,
+        prefill_chunk_tokens=settings.prefill_chunk,
+        max_waiting_prompt_tokens=settings.max_waiting_tokens,
     )
 
 
-def _drafter(settings: WorkerSettings) -> Drafter | None:
-    """The drafter asked for, refused where it needs what this engine does not hand over."""
+def _drafters(settings: WorkerSettings, device: torch.device) -> Drafters:
+    """The drafter asked for, refused where it needs what this engine does not hand over.
+
+    On an accelerator n-gram works in both places, and each round takes the cheaper one.
+    """
     drafter = load_drafter(settings.drafter, settings.max_draft) if settings.max_draft else None
     if drafter and (drafter.traits.needs_hidden or drafter.traits.writes_kv):
         raise ValueError(
             f"drafter {drafter.traits.name!r} needs the target's hidden states or K/V pages of its"
             " own: this version serves host drafters only"
         )
-    return drafter
+    twin = None
+    if isinstance(drafter, NgramDrafter) and device.type != "cpu":
+        twin = DeviceNgramDrafter(settings.max_draft)
+    return Drafters(drafter, twin)
 
 
-def _report_numerics(loaded: LoadedModel) -> None:
-    report = probe_batch_invariance(loaded.model)
-    log = _log.info if report.ok else _log.warning
+def choose_device(requested: str) -> torch.device:
+    """The device asked for; "auto" is the first GPU, or the CPU where there is none.
+
+    Raises ValueError for one that this machine does not have.
+    """
+    if requested == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(requested)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {requested!r} was asked for, and there is no GPU")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {requested!r} is not served: known are auto, cpu, cuda")
+    return device
+
+
+def _report_numerics(loaded: LoadedModel, dtype: torch.dtype, device: torch.device) -> None:
+    report = probe_batch_invariance(loaded.model, dtype, device)
+    log = _log.info if report.ok or device.type != "cpu" else _log.warning
     log("numerics probed", result=report.summary())
 
 
@@ -174,7 +216,7 @@ def _costs(
     identity: EngineIdentity,
     ladder: Sequence[int],
     limits: SchedulerLimits,
-    drafter: Drafter | None,
+    drafters: Drafters,
 ) -> CostTable:
     """The stored table of this identity, or a new one; either way every shape has run once."""
     contexts = profile_contexts(limits.max_context_tokens)
@@ -185,7 +227,7 @@ def _costs(
         profiler.warm_up(ladder, contexts[0])
         return costs
     _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
-    costs = profiler.measure(ladder, contexts, drafter)
+    costs = profiler.measure(ladder, contexts, drafters)
     spread = round(costs.relative_spread, 2)
     if spread > _STEADY_SPREAD:
         _log.warning("the machine was busy: this cost table serves now and is not kept")

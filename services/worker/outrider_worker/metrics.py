@@ -109,7 +109,7 @@ def add_live_gauges(
         "requests_running": ("Requests admitted.", replica.running_requests),
         "requests_waiting": ("Requests in the waiting line.", replica.waiting_requests),
         "kv_usage_ratio": (
-            "KV slots set aside for requests, of all.",
+            "KV slots that requests hold, of all.",
             lambda: replica.kv_used_tokens() / replica.kv_capacity_tokens,
         ),
         "ready": ("1 while it takes requests.", lambda: not replica.not_ready_reason()),

@@ -1,23 +1,24 @@
 """Measures the cost table at start: T(b) over the row ladder, D(n, d) of the drafter.
 
-Each shape is run as a real round (forward, sampling, judging) over requests of `_ROWS_EACH` rows
-with varied tokens, at two context lengths, after a warm-up; what is kept is the median and the
-interquartile range of the replays. The table is stored by engine identity, so that only the first
-start pays for it.
+Each shape is run as a real round (forward, sampling, judging) over requests of a few rows each,
+at two context lengths, after a warm-up; what is kept is the median and the interquartile range of
+the replays. The table is stored by engine identity, so that only the first start pays for it.
 """
 
 import json
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter
 
 from pydantic import TypeAdapter, ValidationError
 
 from outrider_worker.engine.costs import CostCurve, CostTable, DraftCost, DrafterCosts, Timing
-from outrider_worker.engine.tables import ForwardTable, RoundTable, SampleRow
-from outrider_worker.engine.types import RequestKey, SamplingParams
+from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.orders import DraftOrder, RoundOrder, SeatPages, StepOrder
+from outrider_worker.engine.types import Request, RequestKey, RequestSpec, SamplingParams
+from outrider_worker.programs import SeatSize
 from outrider_worker.runner import Runner
 from outrider_worker.speculate.drafter import Ask, Drafter
 
@@ -28,107 +29,151 @@ _ROWS_EACH = 4
 _DRAFT_HISTORY_TOKENS = 256
 
 Progress = Callable[[str], None]
-_GREEDY = SamplingParams()
 _TABLE = TypeAdapter(CostTable)
 
 
+def row_ladder(size: SeatSize) -> tuple[int, ...]:
+    """The row counts a round of this worker can have, as far as they are measured."""
+    most = min(size.max_rows, size.seats * (size.max_draft_tokens + 1))
+    return tuple(rows for rows in CPU_ROW_LADDER if rows <= most)
+
+
 class Profiler:
-    """Fills a cost table by running rounds. The pool must not serve anyone meanwhile."""
+    """Fills a cost table by running rounds. The runner must not serve anyone meanwhile."""
 
     def __init__(
-        self, runner: Runner, pages: int, page_tokens: int, vocab_size: int, progress: Progress
+        self,
+        runner: Runner,
+        size: SeatSize,
+        pages: int,
+        page_tokens: int,
+        vocab_size: int,
+        progress: Progress,
     ) -> None:
+        """`pages` counts the null page, as the pool does."""
         self._runner = runner
+        self._size = size
         self._pages = pages
         self._page_tokens = page_tokens
         self._vocab_size = vocab_size
         self._progress = progress
 
     def measure(
-        self,
-        rows_ladder: Sequence[int],
-        context_tokens: Sequence[int],
-        drafter: Drafter | None,
+        self, rows_ladder: Sequence[int], context_tokens: Sequence[int], drafters: Drafters
     ) -> CostTable:
         """Run everything once and return what it cost."""
         target = tuple(self._target_curve(rows_ladder, context) for context in context_tokens)
-        drafters = () if drafter is None else (self._drafter_costs(drafter, context_tokens),)
-        return CostTable(target, drafters)
+        if not drafters.name:
+            return CostTable(target)
+        return CostTable(target, (self._drafter_costs(drafters, context_tokens),))
 
     def warm_up(self, rows_ladder: Sequence[int], context_tokens: int) -> None:
         """Run every shape once, so that no request pays for the first time."""
         for rows in rows_ladder:
-            self._runner.launch_round(self._round_table(rows, context_tokens)).read()
+            self._round_s(rows, context_tokens)
 
     def _target_curve(self, rows_ladder: Sequence[int], context_tokens: int) -> CostCurve:
         timings = []
         for rows in rows_ladder:
-            table = self._round_table(rows, context_tokens)
-            timings.append(_time(lambda table=table: self._runner.launch_round(table).read()))  # type: ignore[misc]
+            timings.append(_replayed(lambda rows=rows: self._round_s(rows, context_tokens)))  # type: ignore[misc]
             self._progress(
                 f"measured {rows} rows at {context_tokens} tokens of context:"
                 f" {timings[-1].median_s * 1e3:.1f} ms"
             )
         return CostCurve(context_tokens, tuple(rows_ladder), tuple(timings))
 
-    def _round_table(self, rows: int, context_tokens: int) -> RoundTable:
-        forward = ForwardTable([], [], [], [], [], [])
-        drafts = []
-        page_count = -(-(context_tokens + _ROWS_EACH) // self._page_tokens)
-        for start in range(0, rows, _ROWS_EACH):
-            own_rows = min(_ROWS_EACH, rows - start)
-            index = len(forward.pages)
+    def _round_s(self, rows: int, context_tokens: int) -> float:
+        """Device seconds of one round: drafts of a few tokens, as many requests as that takes."""
+        each = max(_ROWS_EACH, -(-rows // self._size.seats))
+        each = min(each, self._size.max_draft_tokens + 1)
+        counts = [min(each, rows - start) for start in range(0, rows, each)]
+        seats = self._seated(len(counts), context_tokens)
+        drafts = [(1,) * (count - 1) for count in counts]
+        lengths = [len(draft) for draft in drafts]
+        order = RoundOrder(seats, drafts, lengths, sum(lengths), max(lengths))
+        step = self._runner.begin(order)
+        self._runner.finish(step, StepOrder())
+        return step.read().times.target_s
+
+    def _seated(self, requests: int, context_tokens: int) -> list[SeatPages]:
+        """Requests with varied texts sit down, new each time: a round moves them on."""
+        lines = []
+        slots = context_tokens + self._size.max_draft_tokens + 1
+        count = -(-min(slots, self._size.max_context_tokens) // self._page_tokens)
+        for seat in range(requests):
+            text = self._history(seat, context_tokens)
+            spec = RequestSpec(
+                RequestKey("profile", f"{seat}"), text, SamplingParams(max_tokens=64)
+            )
+            request = Request.from_spec(spec)
+            request.seat = seat
+            self._runner.seat(request, frozenset())
             # Requests may share pages here: nobody reads what the rows write.
-            pages = [1 + (index * page_count + p) % (self._pages - 1) for p in range(page_count)]
-            for place in range(own_rows):
-                row, position = start + place, context_tokens + place
-                page, offset = divmod(position, self._page_tokens)
-                forward.token_ids.append(row * 7919 % self._vocab_size)
-                forward.positions.append(position)
-                forward.slots.append(pages[page] * self._page_tokens + offset)
-                forward.sequence.append(index)
-                forward.samples.append(SampleRow(row, _GREEDY, 0, place))
-            forward.pages.append(pages)
-            drafts.append((0,) * (own_rows - 1))
-        return RoundTable(forward, drafts)
+            pages = [1 + (seat * count + page) % (self._pages - 1) for page in range(count)]
+            lines.append(SeatPages(seat, pages))
+        return lines
 
-    def _drafter_costs(self, drafter: Drafter, context_tokens: Sequence[int]) -> DrafterCosts:
-        keys = [RequestKey("profile", str(i)) for i in range(max(DRAFT_REQUESTS_LADDER))]
-        by_context = []
-        for context in context_tokens:
-            for number, key in enumerate(keys):
-                drafter.prefill(key, self._history(number, context))
-            by_context.append((context, tuple(self._draft_grid(drafter, keys))))
-            for key in keys:
-                drafter.release(key)
-        return DrafterCosts(drafter.traits.name, tuple(by_context))
-
-    def _history(self, number: int, tokens: int) -> list[int]:
+    def _history(self, number: int, tokens: int) -> tuple[int, ...]:
         """A text that comes back to itself, so that looking up really finds something."""
         period = _DRAFT_HISTORY_TOKENS // 2
-        return [(number + i % period) * 31 % self._vocab_size for i in range(tokens)]
+        return tuple((number + i % period) * 31 % self._vocab_size for i in range(tokens))
 
-    def _draft_grid(self, drafter: Drafter, keys: Sequence[RequestKey]) -> list[DraftCost]:
-        grid = []
-        for requests in DRAFT_REQUESTS_LADDER:
-            for tokens in sorted({1, 2, 4, drafter.traits.max_draft_tokens}):
-                if tokens > drafter.traits.max_draft_tokens:
-                    continue
-                asks = [Ask(key, tokens) for key in keys[:requests]]
-                timing = _time(lambda asks=asks: drafter.propose(asks))  # type: ignore[misc]
-                grid.append(DraftCost(requests, tokens, timing))
-        return grid
+    def _drafter_costs(self, drafters: Drafters, context_tokens: Sequence[int]) -> DrafterCosts:
+        """D(n, d) of the place where the drafter will work."""
+        on_device = drafters.device is not None and (
+            self._runner.asynchronous or drafters.host is None
+        )
+        by_context = []
+        for context in context_tokens:
+            if on_device:
+                grid = self._grid(drafters.max_tokens, self._device_draft_s(context))
+            else:
+                assert drafters.host is not None
+                grid = self._grid(drafters.max_tokens, self._host_draft_s(drafters.host, context))
+            by_context.append((context, grid))
+        return DrafterCosts(drafters.name, tuple(by_context))
+
+    def _grid(self, max_tokens: int, seconds: Callable[[int, int], float]) -> tuple[DraftCost, ...]:
+        lengths = sorted({tokens for tokens in (1, 2, 4, max_tokens) if tokens <= max_tokens})
+        return tuple(
+            DraftCost(n, d, _replayed(lambda n=n, d=d: seconds(n, d)))  # type: ignore[misc]
+            for n in DRAFT_REQUESTS_LADDER
+            if n <= self._size.seats
+            for d in lengths
+        )
+
+    def _host_draft_s(self, drafter: Drafter, context: int) -> Callable[[int, int], float]:
+        keys = [RequestKey("profile", f"{number}") for number in range(self._size.seats)]
+        for number, key in enumerate(keys):
+            drafter.release(key)
+            drafter.prefill(key, self._history(number, context))
+
+        def seconds(requests: int, tokens: int) -> float:
+            asks = [Ask(key, tokens) for key in keys[:requests]]
+            started_s = perf_counter()
+            drafter.propose(asks)
+            return perf_counter() - started_s
+
+        return seconds
+
+    def _device_draft_s(self, context: int) -> Callable[[int, int], float]:
+        def seconds(requests: int, tokens: int) -> float:
+            seats = [line.seat for line in self._seated(requests, context)]
+            step = self._runner.begin(None)
+            order = DraftOrder(seats, [tokens] * requests, tokens)
+            self._runner.finish(step, StepOrder(drafts=order))
+            return step.read().times.draft_s
+
+        return seconds
 
 
-def _time(run: Callable[[], object]) -> Timing:
+def _replayed(run_s: Callable[[], float]) -> Timing:
     """Median and interquartile range over the replays, after one warm-up."""
     seconds: list[float] = []
-    run()
+    run_s()
     replays = _REPLAYS
     while len(seconds) < replays:
-        started_s = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started_s)
+        seconds.append(run_s())
         if seconds[-1] > _SLOW_S:
             replays = _SLOW_REPLAYS
     quartiles = statistics.quantiles(seconds, n=4)

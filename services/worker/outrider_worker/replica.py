@@ -38,8 +38,8 @@ class Replica:
         return self.pages.capacity_pages * self.pages.page_tokens
 
     def kv_used_tokens(self) -> int:
-        """Slots set aside for requests: what they may still need counts as used."""
-        return self.pages.promised_pages * self.pages.page_tokens
+        """Slots of the pages that requests hold; what only the prefix cache keeps is free."""
+        return self.pages.used_pages * self.pages.page_tokens
 
     def running_requests(self) -> int:
         return len(self.scheduler.running)

@@ -1,134 +1,263 @@
-"""Runs forwards: makes tensors of row tables, launches them, hands results back.
+"""Launches steps: uploads the host's orders, submits the device's work, hands back what to read.
 
-The only place between the engine's lists and the model's tensors, and the only one that copies
-results to the host. A launch returns at once with a handle; on a CPU without an asynchronous
-device the work is done by then, and `read` only hands it over. Measures the device's time.
+The only place between the engine's plain values and the device's tensors. A step is submitted in
+two pieces, so that the host can do something between a round's forward and its judgement (read the
+step before it, make grammar masks); all results of a step come back in one copy.
+
+Knows: orders, uploads, the stream. Does not know: what the device does with them (programs), when
+steps are launched and what follows from their results (engine).
 """
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from outrider_worker.attention.base import Rows
-from outrider_worker.engine.tables import ForwardTable, RoundTable, SampleRow
-from outrider_worker.engine.types import NULL_PAGE
-from outrider_worker.kv import KvPool
-from outrider_worker.model.base import CausalLM
-from outrider_worker.sampling import SamplingTable, sample
-from outrider_worker.speculate.verify import Verifier
+from outrider_worker.engine.orders import (
+    ChunkOrder,
+    DraftOrder,
+    PickScores,
+    RoundOrder,
+    SeatPages,
+    StepOrder,
+)
+from outrider_worker.engine.types import Request
+from outrider_worker.programs import (
+    DraftInput,
+    PageInput,
+    PickInput,
+    PrefillInput,
+    Programs,
+    RoundForward,
+    RoundInput,
+    Tensors,
+    Wanted,
+)
+from outrider_worker.results import NOTHING, StepResult, step_result
+from outrider_worker.sampling import Stages, stages_of
+from outrider_worker.seats import page_changes
+from outrider_worker.speculate.pick import survival_table
+from outrider_worker.streams import DeviceStream, Pending, Stopwatch
 
-ResultT = TypeVar("ResultT")
+Mask = NDArray[np.int32]
+"""[rows, ⌈V/32⌉] allowed tokens as bits."""
+
+_EVERYTHING = -1
+"""All 32 bits of a mask's word."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundResult:
-    """By request, in the table's order: accepted drafts, and accepted + 1 emitted tokens."""
+@dataclass
+class Step:
+    """A step in flight. `run` is the device's: written by the forward, used up by the judgement."""
 
-    accepted: list[int]
-    emitted: list[list[int]]
-    target_s: float
+    round: RoundInput | None = None
+    run: RoundForward | None = None
+    begun: Pending | None = None
+    finished: Pending | None = None
+    asked_tokens: Sequence[int] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class PrefillResult:
-    """Tokens of the wanted rows, in the table's order."""
-
-    token_ids: list[int]
-    target_s: float
-
-
-class Launched(Generic[ResultT]):
-    """A forward in flight. `read` waits for it and copies its result to the host, once."""
-
-    def __init__(self, read: Callable[[], ResultT]) -> None:
-        self._read = read
-
-    def read(self) -> ResultT:
-        return self._read()
+    def read(self) -> StepResult:
+        """Wait for the step's results; to be asked once. Empty where nothing was launched."""
+        if self.finished is None:
+            return NOTHING
+        begun = self.begun.result() if self.begun else None
+        return step_result(begun, self.finished.result(), self.asked_tokens)
 
 
 class Runner:
-    """One model with its pool on one device."""
+    """One device's programs and its stream."""
 
-    def __init__(self, model: CausalLM, pool: KvPool, verifier: Verifier) -> None:
-        self._model = model
-        self._pool = pool
-        self._verifier = verifier
+    def __init__(self, programs: Programs, stream: DeviceStream) -> None:
+        self._programs = programs
+        self._stream = stream
+        self._shown_pages: dict[int, list[int]] = {}
+        self._wanted: dict[int, Wanted] = {}
+        self._survival: tuple[object, Tensor] | None = None
 
-    def launch_round(self, table: RoundTable) -> Launched[RoundResult]:
-        """Verify forward: every row's token is sampled, drafts are judged against them."""
-        started_s = time.perf_counter()
-        with torch.inference_mode():
-            samples = self._forward(table.forward)
-            accepted, emitted = self._judge(table, samples)
-            result = RoundResult(accepted, emitted, time.perf_counter() - started_s)
-        return Launched(lambda: result)
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the host can run ahead of the device."""
+        return self._stream.asynchronous
 
-    def launch_prefill(self, table: ForwardTable) -> Launched[PrefillResult]:
-        """Prefill forward: writes K/V, samples only where a request's last known token is."""
-        started_s = time.perf_counter()
-        with torch.inference_mode():
-            token_ids = self._forward(table).tolist()
-            result = PrefillResult(token_ids, time.perf_counter() - started_s)
-        return Launched(lambda: result)
+    def bucket_rows(self, rows: int) -> int:
+        """Rows that the device computes for a round of `rows`."""
+        return self._programs.forwards.bucket(rows)
 
-    def _forward(self, table: ForwardTable) -> Tensor:
-        """[wanted rows] int64, the target's own token at each."""
-        hidden = self._model.forward(_rows(table), self._pool)
-        if not table.samples:
-            return torch.empty(0, dtype=torch.int64)
-        if len(table.samples) < table.rows:
-            hidden = hidden[torch.tensor([wanted.row for wanted in table.samples])]
-        return sample(self._model.logits(hidden), _sampling_table(table.samples))
+    def seat(self, request: Request, end_ids: frozenset[int]) -> None:
+        """A request sits down on its seat with all that is known of it.
 
-    def _judge(self, table: RoundTable, samples: Tensor) -> tuple[list[int], list[list[int]]]:
-        """Lay flat samples out as [n, K+1], judge, and cut each row to what it emits."""
-        lengths = [len(draft) for draft in table.drafts]
-        width = max(lengths)
-        requests = len(lengths)
-        sequence = torch.tensor(table.forward.sequence)
-        place = torch.cat([torch.arange(length + 1) for length in lengths])
-        padded = torch.zeros(requests, width + 1, dtype=torch.int64)
-        padded[sequence, place] = samples
-        drafts = torch.tensor(
-            [[*draft, *[0] * (width - len(draft))] for draft in table.drafts], dtype=torch.int64
-        ).view(requests, width)
-        verdict = self._verifier.verify(padded, drafts, torch.tensor(lengths))
-        accepted: list[int] = verdict.accepted.tolist()
-        emitted: list[list[int]] = verdict.emitted.tolist()
-        return accepted, [row[: count + 1] for row, count in zip(emitted, accepted, strict=True)]
+        end_ids: tokens that end it, which `min_tokens` forbids.
+        """
+        seat, params = request.seat, request.spec.sampling
+        stages = stages_of(params)
+        if request.spec.grammar is not None:
+            stages |= Stages.MASK
+        self._wanted[seat] = Wanted(stages, params.top_logprobs)
+        token_ids = self._upload(request.token_ids)
+        prompt_tokens, room = len(request.spec.prompt_ids), request.room_tokens
+        choice = request.spec.key.choice_index
+        programs = self._programs
 
+        def work(_watch: Stopwatch) -> Tensors:
+            programs.seats.put(seat, token_ids, prompt_tokens, room)
+            programs.sampling.put(seat, params, choice, end_ids)
+            return {}
 
-def _rows(table: ForwardTable) -> Rows:
-    positions = torch.tensor(table.positions)
-    longest = max(len(pages) for pages in table.pages)
-    page_table = [[*pages, *[NULL_PAGE] * (longest - len(pages))] for pages in table.pages]
-    return Rows(
-        token_ids=torch.tensor(table.token_ids),
-        positions=positions,
-        slots=torch.tensor(table.slots),
-        sequence=torch.tensor(table.sequence),
-        lengths=positions + 1,
-        page_table=torch.tensor(page_table),
-    )
+        self._stream.submit(work)
 
+    def begin(self, order: RoundOrder | None) -> Step:
+        """Launch a round's forward; None for a step without a round."""
+        if order is None:
+            return Step()
+        step = Step(self._round_input(order))
+        pages = self._page_input(order.seats)
+        programs, round_ = self._programs, step.round
+        assert round_ is not None
 
-def _sampling_table(samples: list[SampleRow]) -> SamplingTable:
-    params = [wanted.params for wanted in samples]
-    return SamplingTable(
-        temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32),
-        top_k=torch.tensor([p.top_k for p in params]),
-        top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32),
-        seed=torch.tensor([_signed(p.seed) for p in params]),
-        choice=torch.tensor([wanted.choice_index for wanted in samples]),
-        index=torch.tensor([wanted.index for wanted in samples]),
-    )
+        def work(watch: Stopwatch) -> Tensors:
+            programs.show_pages(pages)
+            step.run = programs.forward_round(round_)
+            watch.lap("target")
+            return {}
 
+        step.begun = self._stream.submit(work)
+        return step
 
-def _signed(seed: int) -> int:
-    """The 64 bits of a seed as torch's int64 holds them."""
-    return seed - (1 << 64) if seed >= 1 << 63 else seed
+    def finish(
+        self,
+        step: Step,
+        order: StepOrder,
+        masks: Sequence[Mask | None] = (),
+        first_masks: Sequence[Mask | None] = (),
+    ) -> None:
+        """Launch the rest of a step: judgement, prefill, the next drafts, and the copy back.
+
+        masks: for each request of the round, a row for its anchor and one for each of its drafts.
+        first_masks: for each completing chunk, one row.
+        """
+        programs, round_ = self._programs, step.round
+        if round_ is None and not order.chunks and order.drafts is None:
+            return
+        mask = self._round_mask(masks, round_.width + 1) if round_ else None
+        pages = self._page_input([chunk.seat for chunk in order.chunks])
+        chunks = self._prefill_input(order.chunks) if order.chunks else None
+        first_mask = self._first_mask(first_masks)
+        drafts = self._draft_input(order.drafts) if order.drafts else None
+        step.asked_tokens = order.drafts.asks if order.drafts else ()
+
+        def work(watch: Stopwatch) -> Tensors:
+            results: Tensors = {}
+            if round_ is not None and step.run is not None:
+                results |= programs.judge_round(round_, step.run, mask)
+                step.run = None
+                watch.lap("target")
+            if chunks is not None:
+                programs.show_pages(pages)
+                results |= programs.prefill(chunks, first_mask)
+                watch.lap("prefill")
+            if drafts is not None:
+                results |= programs.draft(drafts)
+                watch.lap("draft")
+            return results
+
+        step.finished = self._stream.submit(work)
+
+    def close(self) -> None:
+        """End after what has been launched."""
+        self._stream.close()
+
+    def _round_input(self, order: RoundOrder) -> RoundInput:
+        seats = [line.seat for line in order.seats]
+        lengths = None if order.drafts is None else [len(draft) for draft in order.drafts]
+        return RoundInput(
+            seats=self._upload(seats),
+            rows=order.rows,
+            width=order.width,
+            verify_tokens=order.verify_tokens,
+            caps=self._upload(order.caps),
+            wanted=self._wanted_of(seats),
+            drafts=None if order.drafts is None else self._table(order.drafts, order.width),
+            lengths=None if lengths is None else self._upload(lengths),
+            picking=self._picking(order),
+            uniform=lengths is not None and min(lengths) == max(lengths),
+        )
+
+    def _picking(self, order: RoundOrder) -> PickInput | None:
+        """None where everything at hand gets a row."""
+        scores = order.scores
+        if scores is None or order.drafts is not None or sum(order.caps) <= order.verify_tokens:
+            return None
+        return PickInput(
+            survival=self._survival_table(scores, order.width),
+            class_row=self._upload(scores.class_row),
+            weight=self._upload(scores.weight, torch.float64),
+        )
+
+    def _survival_table(self, scores: PickScores, width: int) -> Tensor:
+        """Uploaded once per plan, not once per round."""
+        key = (scores.version, scores.maps, width)
+        if self._survival is None or self._survival[0] != key:
+            table = self._upload(survival_table(scores.maps, width), torch.float64)
+            self._survival = (key, table)
+        return self._survival[1]
+
+    def _prefill_input(self, chunks: Sequence[ChunkOrder]) -> PrefillInput:
+        completing = [index for index, chunk in enumerate(chunks) if chunk.completes]
+        return PrefillInput(
+            seats=self._upload([chunk.seat.seat for chunk in chunks]),
+            starts=self._upload([chunk.start for chunk in chunks]),
+            counts=self._upload([chunk.tokens for chunk in chunks]),
+            rows=sum(chunk.tokens for chunk in chunks),
+            completing=self._upload(completing),
+            wanted=self._wanted_of(chunks[index].seat.seat for index in completing),
+        )
+
+    def _draft_input(self, order: DraftOrder) -> DraftInput:
+        return DraftInput(self._upload(order.seats), self._upload(order.asks), order.tokens)
+
+    def _page_input(self, lines: Sequence[SeatPages]) -> PageInput:
+        changes = page_changes(
+            self._shown_pages, [line.seat for line in lines], [line.pages for line in lines]
+        )
+        return PageInput(*(self._upload(column) for column in changes))
+
+    def _wanted_of(self, seats: Iterable[int]) -> Wanted:
+        """What sampling must do so that each of the seats gets what it asked for."""
+        wanted = [self._wanted[seat] for seat in seats]
+        tops = [each.top_logprobs for each in wanted if each.top_logprobs is not None]
+        return Wanted(
+            stages=reduce(or_, (each.stages for each in wanted), Stages.NONE),
+            top_logprobs=max(tops) if tops else None,
+        )
+
+    def _round_mask(self, masks: Sequence[Mask | None], width: int) -> Tensor | None:
+        """[n, W, words] with every bit set where nothing is forbidden; None if nothing ever is."""
+        words = next((mask.shape[1] for mask in masks if mask is not None), None)
+        if words is None:
+            return None
+        table = np.full((len(masks), width, words), _EVERYTHING, dtype=np.int32)
+        for line, mask in zip(table, masks, strict=True):
+            if mask is not None:
+                line[: len(mask)] = mask[: len(line)]
+        return self._upload(torch.from_numpy(table), torch.int32)
+
+    def _first_mask(self, masks: Sequence[Mask | None]) -> Tensor | None:
+        table = self._round_mask(masks, 1)
+        return None if table is None else table[:, 0]
+
+    def _table(self, lines: Sequence[Sequence[int]], width: int) -> Tensor:
+        """[n, width], each line filled up with zeros."""
+        padded = [[*line, *[0] * (width - len(line))] for line in lines]
+        return self._upload(padded).view(len(lines), width)
+
+    def _upload(
+        self, values: Sequence[object] | Tensor, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
+        return self._stream.upload(values, dtype)

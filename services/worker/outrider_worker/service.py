@@ -13,6 +13,7 @@ from outrider_runtime.logs import get_logger
 from outrider_runtime.metrics import MetricsServer, serve_metrics
 from outrider_runtime.rpc import RpcServer, start_server
 from outrider_worker.assembly import Assembly, assemble
+from outrider_worker.constrain import GrammarCompiler, GrammarsUnavailable, Vocabulary
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.fanout import Fanout
 from outrider_worker.engine.inbox import EndAll
@@ -81,7 +82,7 @@ class Worker:
         engine = Engine(parts, news, records)
         thread = _engine_thread(engine, settings.threads, on_failure)
         replica = _replica(assembly, thread)
-        rpc = WorkerRpc(replica, engine)
+        rpc = WorkerRpc(replica, engine, await asyncio.to_thread(_grammars, assembly))
         news.to(metrics.observe_news, rpc.deliver)
         records.to(metrics.observe_round, ring.append)
         server = await start_server(
@@ -121,6 +122,17 @@ class Worker:
 
     def _busy(self) -> bool:
         return not self.engine.idle and self.replica.thread.failure is None
+
+
+def _grammars(assembly: Assembly) -> GrammarCompiler | None:
+    """What compiles grammars; None (and the log says why) where the model allows none."""
+    config = assembly.config
+    try:
+        vocabulary = Vocabulary.load(assembly.folder, config.vocab_size, config.eos_ids)
+    except GrammarsUnavailable as reason:
+        _log.warning("grammars are refused", reason=str(reason))
+        return None
+    return GrammarCompiler(vocabulary)
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:

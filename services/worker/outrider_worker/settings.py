@@ -27,6 +27,10 @@ class WorkerSettings(ServiceSettings):
     context: int = Field(2048, ge=16, description="Tokens of prompt and answer together.")
     kv_gib: float = Field(1.0, gt=0)
     max_rows: int = Field(128, ge=1, description="Rows of one forward at most.")
+    prefill_chunk: int = Field(128, ge=1, description="Prompt tokens of one forward at most.")
+    max_waiting_tokens: int = Field(262_144, ge=1, description="Prompt tokens that may wait.")
+    prefix_cache: bool = Field(True, description="Keep the K/V of prompts for those that follow.")
+    device: str = Field("auto", description="'auto', 'cpu' or 'cuda'.")
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     drain_limit_s: float = Field(30.0, ge=0, description="How long SIGTERM waits for requests.")
 

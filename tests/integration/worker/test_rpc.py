@@ -47,11 +47,10 @@ async def test_tokens_come_back_for_every_request(worker: Worker) -> None:
         ({"sampling": {"top_p": 1.5}}, wire.FAILURE_CODE_INVALID, "top_p"),
         ({"resumed_ids": [5] * 16}, wire.FAILURE_CODE_INVALID, "max_tokens"),
         ({"prompt_ids": [5] * 600}, wire.FAILURE_CODE_TOO_LONG, "prompt_ids"),
-        ({"sampling": {"min_p": 0.1}}, wire.FAILURE_CODE_UNSUPPORTED, "min_p"),
-        ({"sampling": {"min_tokens": 2}}, wire.FAILURE_CODE_UNSUPPORTED, "min_tokens"),
-        ({"sampling": {"presence_penalty": 1}}, wire.FAILURE_CODE_UNSUPPORTED, "presence_penalty"),
-        ({"logprobs": {"top_logprobs": 1}}, wire.FAILURE_CODE_UNSUPPORTED, "logprobs"),
-        ({"grammar": {"text": "a"}}, wire.FAILURE_CODE_UNSUPPORTED, "grammar"),
+        ({"sampling": {"min_p": 1.1}}, wire.FAILURE_CODE_INVALID, "min_p"),
+        ({"logprobs": {"top_logprobs": 21}}, wire.FAILURE_CODE_INVALID, "top_logprobs"),
+        ({"prediction_ids": [5]}, wire.FAILURE_CODE_UNSUPPORTED, "prediction_ids"),
+        ({"adapter": "lora"}, wire.FAILURE_CODE_UNSUPPORTED, "adapter"),
         ({"speculation": {"drafter": "eagle"}}, wire.FAILURE_CODE_INVALID, "speculation.drafter"),
     ],
 )
@@ -103,6 +102,7 @@ async def test_describe_tells_what_it_is(worker: Worker) -> None:
     assert told.limits.max_context_tokens == 512
     assert told.load.kv_capacity_tokens == told.limits.kv_capacity_tokens > 0
     assert "<|im_start|>" in told.chat_template
+    assert {"min_p", "logit_bias", "bad_words", "logprobs"} <= set(told.supported_options)
     tokenizer = await asset(worker.server.port, wire.ASSET_KIND_TOKENIZER)
     assert json.loads(tokenizer)["model"]["type"] == "BPE"
 

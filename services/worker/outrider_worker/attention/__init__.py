@@ -22,7 +22,13 @@ def _blocks() -> AttentionBackend:
     return BlockAttention()
 
 
-BACKENDS: Mapping[str, Callable[[], AttentionBackend]] = {"blocks": _blocks}
+def _triton() -> AttentionBackend:
+    from outrider_worker.attention.triton_decode import TritonAttention
+
+    return TritonAttention()
+
+
+BACKENDS: Mapping[str, Callable[[], AttentionBackend]] = {"blocks": _blocks, "triton": _triton}
 
 
 def make_attention(name: str) -> AttentionBackend:

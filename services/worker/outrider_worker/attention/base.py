@@ -3,7 +3,8 @@
 Knows: rows, page tables, the shapes that cross the seam. Does not know: how any backend
 computes, who owns which page, what a request is, or where the rows came from.
 
-Shapes: R rows, S sequences, P pages of the longest sequence, Hq query heads, D head size.
+Shapes: R rows, S lines of the page table, P pages of its longest line, Hq query heads, Dk and Dv
+the sizes of a key and of a value.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Rows:
     """The row table of one forward: one row is one token at one position of one sequence.
 
     Rows of a sequence are contiguous and in position order; how many there are may differ from
-    sequence to sequence (1 to K+1 in a verify round, up to the chunk size in prefill).
+    sequence to sequence (1 to K+1 in a verify round, up to the chunk size in prefill). Sequences
+    stand in any order, and lines of the page table that no row names are never read.
     All K/V of a forward are written before attention runs, so a chain of drafts needs no mask:
     a row sees the first `lengths` keys of its sequence, itself included.
     """
@@ -35,11 +37,13 @@ class Rows:
     slots: Tensor
     """[R] int64, where the row's K/V go: page × PAGE_TOKENS + offset; padding: the null page."""
     sequence: Tensor
-    """[R] int64, index into `page_table`."""
+    """[R] int64, line of `page_table`: the request's seat."""
     lengths: Tensor
     """[R] int64, keys visible to the row: position + 1, or 0 for a padding row."""
     page_table: Tensor
     """[S, P] int64, page ids in position order, filled up with the null page."""
+    parents: Tensor | None = None
+    """[R] int64, the row before in the draft tree. None for chains: the row before."""
     tail_mask: Tensor | None = None
     """Extra visibility among the rows of one forward, for trees. None for chains."""
 
@@ -72,6 +76,7 @@ class Rows:
             sequence=column(self.sequence),
             lengths=column(self.lengths),
             page_table=self.page_table,
+            parents=None if self.parents is None else column(self.parents),
             tail_mask=self.tail_mask,
         )
 
@@ -82,7 +87,7 @@ class AttentionPlan(Protocol):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Causal attention of every row over its own sequence.
 
-        q: [R, Hq, D], rotated, in the pool's dtype. Returns [R, Hq, D]; what it holds for
+        q: [R, Hq, Dk], rotated, in the pool's dtype. Returns [R, Hq, Dv]; what it holds for
         padding rows is finite and means nothing.
         """
         ...
@@ -91,11 +96,21 @@ class AttentionPlan(Protocol):
 class AttentionBackend(Protocol):
     """One way to compute attention over the paged pool."""
 
-    def plan(self, rows: Rows, pool: KvPool, query_heads: int) -> AttentionPlan:
+    def plan(
+        self,
+        rows: Rows,
+        pool: KvPool,
+        query_heads: int,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> AttentionPlan:
         """Work out, once per forward, everything that does not depend on the layer.
 
+        scale: factor on q·k; None for Dk^−½. window: how many keys a row sees at most, its own
+        among them (the row at position p sees p − window + 1 … p); None for all. Models whose
+        layers differ in either make one plan per kind.
         The plan reads `pool` when it attends, so K/V must have been written by then.
-        Raises UnsupportedRows for a tail mask (or anything else) this backend cannot honour.
+        Raises UnsupportedRows for a tree (or anything else) this backend cannot honour.
         """
         ...
 

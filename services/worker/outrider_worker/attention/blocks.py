@@ -23,18 +23,25 @@ import torch
 from torch import Tensor
 
 from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
-from outrider_worker.attention.tile_choice import tile_rows_for
+from outrider_worker.attention.tile_choice import KeyShape, tile_rows_for
 from outrider_worker.attention.tiling import Ints, Tiling, tiling_of
-from outrider_worker.kv import PAGE_TOKENS, KvPool
+from outrider_worker.kv import PAGE_TOKENS, KvPool, values_within
 
 
 class BlockAttention:
     """Fixed-block attention over the paged pool, in float32 (an AttentionBackend)."""
 
-    def plan(self, rows: Rows, pool: KvPool, query_heads: int) -> AttentionPlan:
+    def plan(
+        self,
+        rows: Rows,
+        pool: KvPool,
+        query_heads: int,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> AttentionPlan:
         """Tiles, waves, masks and gather indices of one forward."""
-        if rows.tail_mask is not None:
-            raise UnsupportedRows("block attention serves chains only: it takes no tail mask")
+        if rows.tail_mask is not None or rows.parents is not None:
+            raise UnsupportedRows("block attention serves chains only: no parents, no tail mask")
         if pool.dtype is not torch.float32:
             raise UnsupportedRows(f"block attention computes in float32, not {pool.dtype}")
         group = query_heads // pool.kv_heads
@@ -42,30 +49,36 @@ class BlockAttention:
             lengths=rows.lengths.numpy(),
             sequence=rows.sequence.numpy(),
             page_table=rows.page_table.numpy(),
-            tile_rows=tile_rows_for(group, pool.head_dim),
+            tile_rows=tile_rows_for(group, KeyShape.of(pool)),
+            window=window,
         )
-        return EmptyPlan() if tiling is None else BlockPlan(pool, tiling, group)
+        if tiling is None:
+            return EmptyPlan(pool.value_dim)
+        return BlockPlan(pool, tiling, group, pool.key_dim**-0.5 if scale is None else scale)
 
 
 class EmptyPlan:
     """The plan of a forward that has padding rows only."""
 
+    def __init__(self, value_dim: int) -> None:
+        self._value_dim = value_dim
+
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Zeros."""
-        return torch.zeros_like(q, memory_format=torch.contiguous_format)
+        return q.new_zeros(*q.shape[:-1], self._value_dim)
 
 
 class BlockPlan:
     """Everything about one forward's attention that is the same in every layer.
 
     Letters: V visits (a tile meeting a page), B blocks of the longest sequence, N tiles, H KV
-    heads, T query vectors per tile, D head size, R rows.
+    heads, T query vectors per tile, Dk and Dv the sizes of a key and of a value, R rows.
     """
 
-    def __init__(self, pool: KvPool, tiling: Tiling, group: int) -> None:
+    def __init__(self, pool: KvPool, tiling: Tiling, group: int, scale: float) -> None:
         self._pool = pool
-        self._scale = torch.tensor(pool.head_dim**-0.5)  # a float would be converted on every use
-        self._vector_width = group * pool.head_dim
+        self._scale = torch.tensor(scale)  # a float would be converted on every use
+        self._group = group
         self._index = _Index.of(tiling, pool.kv_heads)
         self._steps = _steps(tiling, pool.kv_heads)
         self._mask = _mask(tiling)
@@ -74,11 +87,27 @@ class BlockPlan:
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """See AttentionPlan.attend."""
         scratch = self._scratch
-        tiles = self._rows((q * self._scale).view(-1, self._vector_width), self._index.query)
-        self._multiply(tiles.view(scratch.tile_shape), self._pool.keys[layer], scratch.scores)
+        vectors = (q * self._scale).view(-1, self._group * self._pool.key_dim)
+        tiles = self._rows(vectors, self._index.query).view(scratch.query_shape)
+        keys = self._source(self._pool.keys[layer])
+        self._multiply(tiles, keys, scratch.scores)
         self._exponentiate()
-        self._multiply(scratch.scores, self._pool.values[layer], scratch.parts)
-        return self._combine().view(q.shape)
+        self._multiply(scratch.scores, self._values(layer, keys), scratch.parts)
+        return self._combine().view(*q.shape[:2], -1)
+
+    def _source(self, pages: Tensor) -> _Source:
+        """One layer's keys or values: the whole pool, and the copies that gathered waves read."""
+        gathered = self._index.gathered
+        return _Source(pages, pages if gathered is None else self._rows(pages, gathered))
+
+    def _values(self, layer: int, keys: _Source) -> _Source:
+        """Where values lie in the keys, the copied keys hold the copied values too.
+
+        So both products find values laid out in one way, copied or not, and give the same bits.
+        """
+        if not self._pool.values_in_keys:
+            return self._source(self._pool.values[layer])
+        return _Source(*(values_within(k, self._pool.value_dim) for k in (keys.pool, keys.copies)))
 
     def _exponentiate(self) -> None:
         """scores → exp(scores − peak), the peak taken over all blocks of the row; and their sums.
@@ -99,19 +128,17 @@ class BlockPlan:
         total = _add_in_order(self._by_block(self._scratch.sums_and_none))
         mixed = _add_in_order(self._by_block(self._scratch.parts_and_none))
         mixed = mixed.view(*total.shape, -1).div_(total.unsqueeze(-1))
-        return self._rows(mixed.view(-1, self._vector_width), self._index.result)
+        return self._rows(mixed.view(-1, self._group * self._pool.value_dim), self._index.result)
 
-    def _multiply(self, left: Tensor, pages: Tensor, out: Tensor) -> None:
+    def _multiply(self, left: Tensor, source: _Source, out: Tensor) -> None:
         """out = left · pages, batched over visits and heads, wave by wave.
 
-        left, out: [V × H, T, …]; pages: [pages, H, …, …], one layer's keys or values.
+        left, out: [V × H, T, …].
         """
-        pool = pages.flatten(0, 1)
-        gathered = self._index.gathered
-        copies = pool if gathered is None else self._rows(pages, gathered).flatten(0, 1)
+        pool, copies = source.pool.flatten(0, 1), source.copies.flatten(0, 1)
         for step in self._steps:
-            source = copies if step.gathered else pool
-            torch.bmm(left[step.visits], source[step.blocks], out=out[step.visits])
+            pages = copies if step.gathered else pool
+            torch.bmm(left[step.visits], pages[step.blocks], out=out[step.visits])
 
     def _by_block(self, per_visit: Tensor) -> Tensor:
         """[V + 1, X] → [B, N, X]: block b of every tile, the neutral entry where it has none."""
@@ -177,20 +204,20 @@ class _Scratch:
     """[V, H × T]"""
     sums_and_none: Tensor
     parts: Tensor
-    """[V × H, T, D]"""
+    """[V × H, T, Dv]"""
     parts_and_none: Tensor
-    """[V + 1, H × T × D]"""
-    tile_shape: tuple[int, int, int]
-    """V × H, T, D"""
+    """[V + 1, H × T × Dv]"""
+    query_shape: tuple[int, int, int]
+    """V × H, T, Dk"""
 
     @classmethod
     def allocate(cls, tiling: Tiling, pool: KvPool, group: int) -> _Scratch:
         visits, heads, rows = len(tiling.tile_of_visit), pool.kv_heads, tiling.tile_rows
-        tile_shape = visits * heads, rows * group, pool.head_dim
-        vectors = heads * rows * group
-        scores = torch.empty(*tile_shape[:2], PAGE_TOKENS)
+        tiles, height = visits * heads, rows * group
+        vectors = heads * height
+        scores = torch.empty(tiles, height, PAGE_TOKENS)
         peaks, sums = torch.empty(visits + 1, vectors), torch.empty(visits + 1, vectors)
-        parts = torch.empty(visits + 1, vectors * pool.head_dim)
+        parts = torch.empty(visits + 1, vectors * pool.value_dim)
         peaks[-1], sums[-1], parts[-1] = float("-inf"), 0.0, 0.0
         return cls(
             scores=scores,
@@ -200,10 +227,19 @@ class _Scratch:
             peaks_and_none=peaks,
             sums=sums[:-1],
             sums_and_none=sums,
-            parts=parts[:-1].view(tile_shape),
+            parts=parts[:-1].view(tiles, height, pool.value_dim),
             parts_and_none=parts,
-            tile_shape=tile_shape,
+            query_shape=(tiles, height, pool.key_dim),
         )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One layer's keys or values, [pages, H, …, …]."""
+
+    pool: Tensor
+    copies: Tensor
+    """Of the gathered pages; the pool itself where none are gathered."""
 
 
 @dataclass(frozen=True)
@@ -228,9 +264,15 @@ def _steps(tiling: Tiling, heads: int) -> tuple[_Step, ...]:
 
 def _mask(tiling: Tiling) -> Tensor:
     """[V, 1, tile rows, 1, PAGE_TOKENS]: 0 where the row sees the key, else −inf."""
-    visible = _tensor(tiling.visible_keys).view(-1, 1, tiling.tile_rows, 1, 1)
-    hidden = torch.arange(PAGE_TOKENS) >= visible
+    key = torch.arange(PAGE_TOKENS)
+    hidden = key >= _per_row(tiling, tiling.visible_end)
+    if tiling.visible_start is not None:
+        hidden |= key < _per_row(tiling, tiling.visible_start)
     return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+
+
+def _per_row(tiling: Tiling, bounds: Ints) -> Tensor:
+    return _tensor(bounds).view(-1, 1, tiling.tile_rows, 1, 1)
 
 
 def _add_in_order(blocks: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ serves a prefix of the runs, and tiles are numbered wave by wave.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -41,7 +42,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class Tiling:
-    """N tiles, V visits, B blocks of the longest run, R rows (padding rows included)."""
+    """N tiles, V visits, B blocks of the run that sees most, R rows (padding rows included)."""
 
     tile_rows: int
     rows_of_tile: Ints
@@ -50,10 +51,12 @@ class Tiling:
     """[R] tile × tile_rows + place; 0 for padding rows."""
     tile_of_visit: Ints
     """[V]; a visited page that no run owns counts for tile 0, and its result is never read."""
-    visible_keys: Ints
-    """[V, tile_rows] how many keys of the visited page the row sees."""
+    visible_end: Ints
+    """[V, tile_rows] where the keys of the visited page that the row sees end."""
+    visible_start: Ints | None
+    """[V, tile_rows] where they begin; None where all begin at the page's first key."""
     visit_of_block: Ints
-    """[B, N] the visit of block b of the tile, or V where the tile has no such block."""
+    """[B, N] the visit of the b-th block that the tile's run sees, or V where it sees fewer."""
     waves: tuple[Wave, ...]
     gathered_pages: Ints
     """[G] pages to copy, in the order in which gathered waves read them; empty if none do."""
@@ -63,30 +66,67 @@ class Tiling:
 class _Runs:
     """The runs of one forward, those with most tiles first."""
 
-    first: Ints
-    """[runs] index of the first row among the live rows"""
-    rows: Ints
-    blocks: Ints
     tiles: Ints
+    """[runs]"""
+    first_block: Ints
+    """The block of the first key that a row of the run sees."""
+    blocks: Ints
+    """How many blocks the run sees, from its first one on."""
     pages: Ints
-    """[runs, P]"""
+    """[runs, blocks up to the end of the longest run]"""
 
-    def blocks_of(self, runs: int) -> tuple[Ints, Ints]:
-        """(run, block) of every block of the first `runs` runs, in order."""
-        run, block = np.nonzero(np.arange(self.pages.shape[1]) < self.blocks[:runs, None])
-        return run, block
+    def visits_of(self, runs: int) -> _RunVisits:
+        """Every block of the first `runs` runs, in order."""
+        counts = self.blocks[:runs]
+        run = np.repeat(np.arange(runs), counts)
+        skipped = self.first_block[:runs] - (np.cumsum(counts) - counts)
+        block = np.arange(len(run)) + skipped[run]
+        return _RunVisits(run, block, self.pages[run, block])
 
 
-def tiling_of(lengths: Ints, sequence: Ints, page_table: Ints, tile_rows: int) -> Tiling | None:
+@dataclass(frozen=True)
+class _RunVisits:
+    """The blocks that a prefix of the runs sees, each with its page; all of one length."""
+
+    run: Ints
+    block: Ints
+    pages: Ints
+
+    @cached_property
+    def first_page(self) -> int:
+        return int(self.pages.min())
+
+    @cached_property
+    def span(self) -> int:
+        """Length of the range of the pool that holds the pages."""
+        return int(self.pages.max()) + 1 - self.first_page
+
+    @cached_property
+    def viewing_cost(self) -> float:
+        """Of visiting that whole range. Pages that two runs share have no place of their own in
+        it: they must be copied.
+        """
+        shared = self.run[-1] > 0 and len(np.unique(self.pages)) < len(self.pages)
+        return float("inf") if shared else self.span
+
+
+def tiling_of(
+    lengths: Ints,
+    sequence: Ints,
+    page_table: Ints,
+    tile_rows: int,
+    window: int | None = None,
+) -> Tiling | None:
     """Cut the rows of one forward into tiles; None where all rows are padding.
 
-    lengths, sequence: [R]; page_table: [S, P], as in attention.base.Rows.
+    lengths, sequence: [R]; page_table: [S, P], as in attention.base.Rows; window as in its plan.
     """
     live = np.flatnonzero(lengths > 0)
     if not live.size:
         return None
-    runs, rank_of_row, index_in_run = _runs(live, lengths, sequence, page_table, tile_rows)
-    wave_runs = [int(np.sum(runs.tiles > wave)) for wave in range(int(runs.tiles[0]))]
+    runs, rank_of_row, index_in_run = _runs(live, lengths, sequence, page_table, tile_rows, window)
+    waves = np.arange(runs.tiles[0])
+    wave_runs: list[int] = (runs.tiles > waves[:, None]).sum(1).tolist()
     first_tile = [0, *accumulate(wave_runs)]
 
     tile = np.asarray(first_tile)[index_in_run // tile_rows] + rank_of_row
@@ -97,20 +137,27 @@ def tiling_of(lengths: Ints, sequence: Ints, page_table: Ints, tile_rows: int) -
 
     visits = _Visits(runs, wave_runs, first_tile)
     seen = lengths[rows_of_tile][visits.tile] - PAGE_TOKENS * visits.block[:, None]
+    starts = None if window is None else np.clip(seen - window, 0, PAGE_TOKENS)
     return Tiling(
         tile_rows=tile_rows,
         rows_of_tile=rows_of_tile,
         place_of_row=place_of_row,
         tile_of_visit=visits.tile,
-        visible_keys=np.where(visits.owned[:, None], np.clip(seen, 0, PAGE_TOKENS), PAGE_TOKENS),
-        visit_of_block=visits.by_block(first_tile[-1]),
+        visible_end=np.clip(seen, 0, PAGE_TOKENS),
+        visible_start=starts,
+        visit_of_block=visits.by_block(),
         waves=tuple(visits.waves),
         gathered_pages=visits.gathered_pages,
     )
 
 
 def _runs(
-    live: Ints, lengths: Ints, sequence: Ints, page_table: Ints, tile_rows: int
+    live: Ints,
+    lengths: Ints,
+    sequence: Ints,
+    page_table: Ints,
+    tile_rows: int,
+    window: int | None,
 ) -> tuple[_Runs, Ints, Ints]:
     """The runs, and for each live row the rank of its run and its index within it."""
     of_row = sequence[live]
@@ -118,13 +165,14 @@ def _runs(
     rows = np.diff(first, append=len(live))
     tiles = -(-rows // tile_rows)
     order = np.argsort(-tiles, kind="stable")
-    last = live[first + rows - 1]
+    end_block = -(-lengths[live[first + rows - 1]] // PAGE_TOKENS)
+    unseen = 0 if window is None else np.maximum(lengths[live[first]] - window, 0)
+    first_block = np.zeros_like(end_block) + unseen // PAGE_TOKENS
     runs = _Runs(
-        first=first[order],
-        rows=rows[order],
-        blocks=-(-lengths[last] // PAGE_TOKENS)[order],
         tiles=tiles[order],
-        pages=page_table[of_row[first[order]]],
+        first_block=first_block[order],
+        blocks=(end_block - first_block)[order],
+        pages=page_table[of_row[first[order]], : end_block.max()],
     )
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
@@ -146,70 +194,58 @@ class _Visits:
     def __init__(self, runs: _Runs, wave_runs: list[int], first_tile: list[int]) -> None:
         self.waves: list[Wave] = []
         self.gathered_pages = np.empty(0, dtype=np.int64)
-        self._parts: list[tuple[Ints, Ints, NDArray[np.bool_]]] = []
+        self._parts: list[tuple[Ints, Ints, Ints]] = []
         self._count = 0
         self._runs = runs
-        first_gathered = _first_gathered_wave(runs, wave_runs)
-        for wave, count in enumerate(wave_runs):
-            run, block = runs.blocks_of(count)
-            pages = runs.pages[run, block]
+        self._wave_runs = wave_runs
+        visits_of = {count: runs.visits_of(count) for count in set(wave_runs)}
+        visits = [visits_of[count] for count in wave_runs]
+        first_gathered = _first_gathered_wave(visits)
+        for wave, (tile, visit) in enumerate(zip(first_tile, visits, strict=False)):
             if wave < first_gathered:
-                self._view(first_tile[wave] + run, block, pages)
+                self._view(tile + visit.run, visit)
             else:
-                self._gather(first_tile[wave] + run, block, pages)
+                self._gather(tile + visit.run, visit)
         tiles, blocks, owned = zip(*self._parts, strict=True)
         self.tile: Ints = np.concatenate(tiles)
         self.block: Ints = np.concatenate(blocks)
-        self.owned: NDArray[np.bool_] = np.concatenate(owned)
+        self._owned: Ints = np.concatenate(owned)
 
-    def by_block(self, tiles: int) -> Ints:
+    def by_block(self) -> Ints:
         """[B, N]: see Tiling.visit_of_block."""
-        table = np.full((int(self._runs.blocks.max()), tiles), self._count, dtype=np.int64)
-        visit = np.flatnonzero(self.owned)
-        table[self.block[visit], self.tile[visit]] = visit
+        first_block = np.concatenate([self._runs.first_block[:runs] for runs in self._wave_runs])
+        shape = (int(self._runs.blocks.max()), len(first_block))
+        table = np.full(shape, self._count, dtype=np.int64)
+        visit = np.flatnonzero(self._owned)
+        tile = self.tile[visit]
+        table[self.block[visit] - first_block[tile], tile] = visit
         return table
 
-    def _view(self, tile: Ints, block: Ints, pages: Ints) -> None:
-        """Visit the range of the pool that holds `pages`, in the order of the pool."""
-        first = int(pages.min())
-        span = int(pages.max()) + 1 - first
-        at = pages - first
-        tiles, blocks = np.zeros(span, dtype=np.int64), np.zeros(span, dtype=np.int64)
-        owned = np.zeros(span, dtype=np.bool_)
-        tiles[at], blocks[at], owned[at] = tile, block, True
-        self._add(tiles, blocks, owned, first_page=first, gathered=False)
+    def _view(self, tile: Ints, visits: _RunVisits) -> None:
+        """Visit the range of the pool that holds the pages, in the order of the pool."""
+        at = visits.pages - visits.first_page
+        tiles, blocks, owned = np.zeros((3, visits.span), dtype=np.int64)
+        tiles[at], blocks[at], owned[at] = tile, visits.block, 1
+        self._add(tiles, blocks, owned, first_page=visits.first_page, gathered=False)
 
-    def _gather(self, tile: Ints, block: Ints, pages: Ints) -> None:
+    def _gather(self, tile: Ints, visits: _RunVisits) -> None:
         """Visit copied pages. Later waves serve a prefix of the runs: they need no copy more."""
         if not self.gathered_pages.size:
-            self.gathered_pages = pages
-        self._add(tile, block, np.ones(len(tile), np.bool_), first_page=0, gathered=True)
+            self.gathered_pages = visits.pages
+        self._add(tile, visits.block, np.ones_like(tile), first_page=0, gathered=True)
 
-    def _add(
-        self, tile: Ints, block: Ints, owned: NDArray[np.bool_], first_page: int, gathered: bool
-    ) -> None:
+    def _add(self, tile: Ints, block: Ints, owned: Ints, first_page: int, gathered: bool) -> None:
         end = self._count + len(tile)
         self.waves.append(Wave(self._count, end, first_page, gathered))
         self._parts.append((tile, block, owned))
         self._count = end
 
 
-def _first_gathered_wave(runs: _Runs, wave_runs: list[int]) -> int:
-    """The wave from which on copying the pages once costs less than visiting whole ranges.
-
-    Pages that two runs share have no place of their own in a range: they must be copied.
-    """
-    needed, spans = zip(*(_needed_and_span(runs, count) for count in wave_runs), strict=True)
-    costs = [
-        sum(spans[:wave]) + _COPY_COST * needed[wave] + sum(needed[wave:])
-        for wave in range(len(wave_runs))
-    ]
-    costs.append(sum(spans))
-    return costs.index(min(costs))
-
-
-def _needed_and_span(runs: _Runs, count: int) -> tuple[int, float]:
-    """Pages the first `count` runs visit, and the length of the range that holds them."""
-    pages = runs.pages[runs.blocks_of(count)]
-    shared = count > 1 and len(np.unique(pages)) < len(pages)
-    return len(pages), float("inf") if shared else float(pages.max() - pages.min() + 1)
+def _first_gathered_wave(visits: list[_RunVisits]) -> int:
+    """The wave from which on copying the pages once costs less than visiting whole ranges."""
+    viewing = np.array([visit.viewing_cost for visit in visits])
+    copied = np.array([len(visit.pages) for visit in visits])
+    costs = np.zeros(len(visits) + 1)
+    costs[1:] += np.cumsum(viewing)
+    costs[:-1] += np.cumsum(copied[::-1])[::-1] + _COPY_COST * copied
+    return int(np.argmin(costs))

@@ -46,10 +46,12 @@ def commit_run(
     return Commit(tuple(kept), min(accepted, len(kept)), finish)
 
 
-def stop_ids(request: Request, eos_token_ids: frozenset[int]) -> frozenset[int]:
-    """All ids that end the request."""
-    own = request.spec.sampling.stop_token_ids
-    return own if request.spec.sampling.ignore_eos else own | eos_token_ids
+def end_ids(request: Request, eos_token_ids: frozenset[int]) -> frozenset[int]:
+    """All ids that end the request. A grammar says itself when its text may end, by these."""
+    sampling = request.spec.sampling
+    if sampling.ignore_eos and request.spec.grammar is None:
+        return sampling.stop_token_ids
+    return sampling.stop_token_ids | eos_token_ids
 
 
 def draft_room(request: Request, carried_limit: int) -> int:

@@ -1,11 +1,11 @@
 """The engine loop: the order of one step, and nothing else.
 
-    outside state in → one round (verify, commit) → one prefill forward → drafts for the next
-    round → record booked → news out
+    outside state in → launch a round's forward → read the step before it → launch the rest
+    (judgement, a prefill chunk, the next drafts) → news out
 
-Launch mode *in step*: the host reads a round's result before it drafts and launches the next one.
-A result is applied only to a request that is still in the epoch it was launched in, so running
-ahead changes the order here and no data structure.
+*In step* the host reads each step before it goes on; *ahead* it reads one step late, while the
+device works on the next (engine.modes). A result is applied only to a request that is still in the
+epoch it was launched in.
 """
 
 import time
@@ -13,31 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider_worker.engine.budget import NO_DRAFTS, Budgeter, DraftKind
-from outrider_worker.engine.commit import commit_run, draft_room, stop_ids
 from outrider_worker.engine.costs import CostTable
+from outrider_worker.engine.drafting import Drafters, Drafting
+from outrider_worker.engine.flight import Flight
 from outrider_worker.engine.guard import Guard, GuardRound
-from outrider_worker.engine.inbox import Cancel, Command, DropOwner, EndAll, Inbox, Submit
+from outrider_worker.engine.inbox import Inbox
+from outrider_worker.engine.launch import Launcher
+from outrider_worker.engine.modes import launch_mode
 from outrider_worker.engine.off_cost import OffCost
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.records import RoundRecord
+from outrider_worker.engine.records import LaunchMode, RoundRecord
+from outrider_worker.engine.roster import Roster, RosterParts
 from outrider_worker.engine.scheduler import Scheduler
-from outrider_worker.engine.tables import prefill_table, round_table
+from outrider_worker.engine.settle import Settler
 from outrider_worker.engine.turn import Turn
-from outrider_worker.engine.types import (
-    NO_DRAFT,
-    Failure,
-    FailureCode,
-    Finish,
-    FinishReason,
-    Request,
-    RequestRefused,
-    RequestSpec,
-    TokenNews,
-)
+from outrider_worker.engine.types import TokenNews
 from outrider_worker.runner import Runner
-from outrider_worker.speculate.drafter import Ask, Drafter
-from outrider_worker.speculate.select import chain_scores, pick_prefixes
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class EngineParts:
     plans: PlanBook
     guard: Guard
     costs: CostTable
-    drafter: Drafter | None
+    drafters: Drafters
     eos_token_ids: frozenset[int]
     vocab_size: int
     max_draft_tokens: int
@@ -76,220 +68,111 @@ class Engine:
         self._on_news = on_news
         self._on_record = on_record
         self._now_s = now_s
-        self._drafter_name = parts.drafter.traits.name if parts.drafter else ""
-        self._budgeter = Budgeter(
-            self._drafter_name,
-            parts.max_draft_tokens if parts.drafter else 0,
-            parts.scheduler.limits.max_rows_per_forward,
-        )
+        self._flight: Flight | None = None
+        self._settled_s = 0.0
         self._carried = NO_DRAFTS
         self._off = OffCost(parts.costs)
+        name = parts.drafters.name
+        budgeter = Budgeter(
+            name,
+            parts.max_draft_tokens if name else 0,
+            parts.scheduler.limits.max_rows_per_forward,
+        )
+        self._drafting = Drafting(parts.drafters, budgeter, parts.costs, parts.vocab_size)
+        self._roster = Roster(
+            RosterParts(
+                parts.scheduler,
+                parts.pages,
+                parts.runner,
+                self._drafting.feed,
+                name,
+                parts.eos_token_ids,
+            )
+        )
+        self._launcher = Launcher(
+            parts.runner, parts.scheduler, parts.pages, self._roster, budgeter, self._drafting
+        )
+        self._settler = Settler(self._roster, self._drafting, parts.eos_token_ids, parts.vocab_size)
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, nothing waits, nothing has come in."""
-        return self._parts.scheduler.idle and self.inbox.empty
+        """Nothing runs, nothing waits, nothing is in flight, nothing has come in."""
+        return self._parts.scheduler.idle and self._flight is None and self.inbox.empty
 
     def step(self, wait_s: float = 0.0) -> None:
         """One turn of the loop; waits for work at most `wait_s` when there is none."""
-        commands = self.inbox.drain(wait_s if self._parts.scheduler.idle else 0.0)
-        now_s = self._now_s()
-        turn = Turn(plan=self._parts.plans.in_force(now_s), started_s=now_s, carried=self._carried)
-        self._take_in(commands, turn)
-        self._parts.scheduler.admit()
-        self._round(turn)
-        self._prefill(turn)
-        self._draft(turn)
-        if turn.requests or turn.prefill_tokens or turn.outcomes:
+        nothing_to_do = self._parts.scheduler.idle and self._flight is None
+        commands = self.inbox.drain(wait_s if nothing_to_do else 0.0)
+        turn = self._open_turn()
+        self._roster.take_in(commands, turn)
+        self._roster.admit()
+        drafts_on_host = self._decide(turn)
+        if turn.mode is LaunchMode.IN_STEP:
+            self._settle_flight()
+        flight = self._launcher.begin(turn, self._flight)
+        if self._flight is not None:
+            self._settle_flight()
+            flight.see_drafts()
+        self._launcher.finish(flight, turn.drafted.tokens > 0 and not drafts_on_host)
+        if turn.mode is LaunchMode.IN_STEP:
+            self._read(flight)
+            self._draft_on_host(turn, drafts_on_host)
             self._book(turn)
-        if turn.news:
-            self._on_news(self.rounds, turn.news)
+        else:
+            self._flight = flight
+        self._carried = turn.drafted
+        news = self._roster.take_news()
+        if news:
+            self._on_news(self.rounds, news)
 
-    def _take_in(self, commands: Sequence[Command], turn: Turn) -> None:
-        """Apply what came in from outside, then end what has run out of time."""
-        scheduler = self._parts.scheduler
-        for command in commands:
-            match command:
-                case Submit(spec):
-                    self._submit(spec, turn)
-                case Cancel(owner, request_id, choice):
-                    for key in scheduler.keys_of(owner, request_id):
-                        if choice in (None, key.choice_index):
-                            self._end(scheduler.get(key), Finish(FinishReason.CANCELLED), turn)
-                case DropOwner(owner):
-                    for key in scheduler.keys_of(owner):
-                        self._forget(scheduler.get(key), turn)
-                case EndAll(message):
-                    for request in scheduler.everyone():
-                        self._end(request, Failure(FailureCode.UNAVAILABLE, message), turn)
-        for request in scheduler.overdue(turn.started_s):
-            self._end(request, Failure(FailureCode.DEADLINE, "the deadline has passed"), turn)
+    def _open_turn(self) -> Turn:
+        now_s = self._now_s()
+        return Turn(self._parts.plans.in_force(now_s), started_s=now_s, carried=self._carried)
 
-    def _submit(self, spec: RequestSpec, turn: Turn) -> None:
-        """Take a request in, or tell it why not.
+    def _decide(self, turn: Turn) -> bool:
+        """How long the next drafts are and so how the step is launched; True: the host drafts."""
+        scheduler, asynchronous = self._parts.scheduler, self._parts.runner.asynchronous
+        requests = scheduler.decoding() or scheduler.running
+        now_s = turn.started_s
+        self._drafting.decide(turn, len(requests), lambda: self._parts.guard.permission(now_s))
+        on_host = self._drafting.on_host(turn, requests, asynchronous)
+        masked = any(request.constraint is not None for request in requests)
+        turn.mode = launch_mode(asynchronous and bool(requests), on_host, masked)
+        return on_host
 
-        An id that is in use has one owner of its news: both end, for they cannot be told apart.
-        """
-        scheduler = self._parts.scheduler
-        try:
-            scheduler.submit(spec)
-        except RequestRefused as refused:
-            if scheduler.has(spec.key):
-                self._end(scheduler.get(spec.key), refused.failure, turn)
-            else:
-                turn.news.append(TokenNews(spec.key, (), end=refused.failure))
+    def _settle_flight(self) -> None:
+        """Read the step in flight, if there is one, and write it down."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            self._read(flight)
+            self._book(flight.turn)
 
-    def _round(self, turn: Turn) -> None:
-        """Verify the drafts at hand for every decoding request and commit what holds."""
-        parts = self._parts
-        turn.requests = parts.scheduler.decoding()
-        if not turn.requests:
-            return
-        picked = self._pick(turn)
-        for request, count in zip(turn.requests, picked, strict=True):
-            parts.pages.reserve(request, request.committed + 1 + count)
-        table = round_table(turn.requests, picked, parts.pages)
-        turn.note_rows(table.forward)
-        epochs = [request.epoch for request in turn.requests]
-        result = parts.runner.launch_round(table).read()
-        turn.target_s = result.target_s
-        for request, epoch, count, accepted, run in zip(
-            turn.requests, epochs, picked, result.accepted, result.emitted, strict=True
-        ):
-            if request.epoch == epoch:
-                self._commit(request, count, accepted, run, turn)
+    def _read(self, flight: Flight) -> None:
+        """Wait for a step's results and apply them."""
+        asked_s = self._now_s()
+        result = flight.step.read()
+        flight.turn.waited_s = self._now_s() - asked_s
+        self._settler.settle(flight, result)
 
-    def _pick(self, turn: Turn) -> list[int]:
-        """How many drafts of each request get a row."""
-        lengths = [len(request.draft) for request in turn.requests]
-        turn.pool_tokens = sum(lengths)
-        decision = self._budgeter.verify(
-            turn.plan, len(turn.requests), turn.carried, turn.pool_tokens
-        )
-        turn.clamped |= decision.clamped
-        if decision.tokens >= turn.pool_tokens:
-            return lengths
-        chains = [chain_scores(r, turn.plan, self._drafter_name) for r in turn.requests]
-        return pick_prefixes(chains, decision.tokens)
-
-    def _commit(
-        self, request: Request, verified: int, accepted: int, run: Sequence[int], turn: Turn
-    ) -> None:
-        """Give a request what its round brought; whatever lies behind its end is dropped."""
-        stops = stop_ids(request, self._parts.eos_token_ids)
-        commit = commit_run(run, accepted, request.room_tokens, stops)
-        turn.note_draft(request, self._drafter_name, verified, commit.accepted_tokens)
-        turn.accepted_tokens += commit.accepted_tokens
-        request.draft = NO_DRAFT
-        self._append(request, commit.token_ids)
-        turn.emitted_tokens += len(commit.token_ids)
-        self._report(request, commit.token_ids, commit.accepted_tokens, commit.finish, turn)
-
-    def _prefill(self, turn: Turn) -> None:
-        """One forward over the next prompt tokens; a finished prompt emits its first token."""
-        parts = self._parts
-        chunks = parts.scheduler.prefill_chunks()
-        if not chunks:
-            return
-        started_s = self._now_s()
-        for chunk in chunks:
-            parts.pages.reserve(chunk.request, chunk.request.committed + chunk.tokens)
-        result = parts.runner.launch_prefill(prefill_table(chunks, parts.pages)).read()
-        completed = [chunk.request for chunk in chunks if chunk.completes]
-        for chunk in chunks:
-            self._feed(chunk.request, chunk.request.committed, chunk.tokens)
-            chunk.request.committed += chunk.tokens
-        for request, token_id in zip(completed, result.token_ids, strict=True):
-            stops = stop_ids(request, parts.eos_token_ids)
-            commit = commit_run([token_id], 0, request.room_tokens, stops)
-            self._append(request, commit.token_ids)
-            turn.first_tokens += len(commit.token_ids)
-            self._report(request, commit.token_ids, 0, commit.finish, turn)
-        turn.prefill_tokens = sum(chunk.tokens for chunk in chunks)
-        turn.prefill_s = self._now_s() - started_s
-
-    def _draft(self, turn: Turn) -> None:
-        """Draft for the next round, as far as plan, guard and the requests themselves allow."""
-        drafter, requests = self._parts.drafter, self._parts.scheduler.decoding()
-        self._carried = NO_DRAFTS
-        if drafter is None or not requests:
-            return
-        permission = self._parts.guard.permission(self._now_s())
-        decision = self._budgeter.next_draft(turn.plan, len(requests), permission)
-        turn.clamped |= decision.clamped
-        if decision.tokens == 0:
-            return
-        asks = [
-            Ask(request.spec.key, self._ask_tokens(request, decision.tokens, turn))
-            for request in requests
-        ]
-        started_s = self._now_s()
-        drafts = drafter.propose(asks)
-        turn.draft_s = self._now_s() - started_s
-        for request, ask, draft in zip(requests, asks, drafts, strict=True):
-            request.draft = draft.cut(ask.tokens, self._parts.vocab_size)
-        self._carried = turn.drafted = decision
-
-    def _ask_tokens(self, request: Request, planned_tokens: int, turn: Turn) -> int:
-        spec = request.spec
-        class_cap = turn.plan.class_caps.get(spec.request_class, planned_tokens)
-        own_cap = spec.speculation.cap(planned_tokens)
-        return draft_room(request, min(planned_tokens, class_cap, own_cap))
-
-    def _append(self, request: Request, token_ids: Sequence[int]) -> None:
-        """New tokens: everything before the last of them has its K/V by now."""
-        request.token_ids.extend(token_ids)
-        request.committed = len(request.token_ids) - 1
-        if self._parts.drafter is not None and token_ids:
-            self._parts.drafter.observe(request.spec.key, token_ids)
-
-    def _feed(self, request: Request, start: int, tokens: int) -> None:
-        if self._parts.drafter is not None:
-            chunk = request.token_ids[start : start + tokens]
-            self._parts.drafter.prefill(request.spec.key, chunk)
-
-    def _report(
-        self,
-        request: Request,
-        token_ids: tuple[int, ...],
-        accepted: int,
-        finish: Finish | None,
-        turn: Turn,
-    ) -> None:
-        if finish is not None:
-            self._end(request, finish, turn, token_ids, accepted)
-        elif token_ids:
-            news = TokenNews(request.spec.key, token_ids, accepted, self._drafter_name)
-            turn.news.append(news)
-
-    def _end(
-        self,
-        request: Request,
-        end: Finish | Failure,
-        turn: Turn,
-        token_ids: tuple[int, ...] = (),
-        accepted: int = 0,
-    ) -> None:
-        self._forget(request, turn)
-        key, name = request.spec.key, self._drafter_name
-        emitted_tokens = request.emitted_here
-        news = TokenNews(key, token_ids, accepted, name, end, request.totals, emitted_tokens)
-        turn.news.append(news)
-
-    def _forget(self, request: Request, turn: Turn) -> None:
-        """Free all it owns. Drafts it had at hand were made for nothing, and are counted."""
-        turn.note_draft(request, self._drafter_name, verified=0, accepted=0)
-        request.draft = NO_DRAFT
-        self._parts.scheduler.remove(request)
-        if self._parts.drafter is not None:
-            self._parts.drafter.release(request.spec.key)
+    def _draft_on_host(self, turn: Turn, wanted: bool) -> None:
+        requests = self._parts.scheduler.decoding()
+        if wanted:
+            self._drafting.draft_on_host(requests, turn, self._now_s)
+        else:
+            self._drafting.rest(requests)
 
     def _book(self, turn: Turn) -> None:
         """Close the step: its record goes to whoever counts, its time to the guard's ledger."""
-        self.rounds += 1
         now_s = self._now_s()
+        # A step that ran ahead began, for the device, when the one before it was over.
+        turn.started_s = max(turn.started_s, self._settled_s)
+        self._settled_s = now_s
+        if not turn.worked:
+            return
+        self.rounds += 1
         record = turn.record(self.rounds, now_s)
         if record.requests:
+            self._drafting.observe(record)
             self._guard_round(record, turn, now_s)
         self._on_record(record)
 

@@ -3,12 +3,16 @@
 import queue
 from dataclasses import dataclass
 
+from outrider_worker.engine.constraint import Constraint
 from outrider_worker.engine.types import RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """A request; with a grammar comes its constraint, which stands behind the resumed ids."""
+
     spec: RequestSpec
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,23 @@
-"""Who is let in, who is prefilled next, who decodes. Pure Python over request records.
+"""Who waits, who runs, who is prefilled next, who gives way. Pure Python over request records.
 
-Admission is first come, first served: a request enters when there is a running place and room for
-all it can ever need, so that no running request ever has to give way.
+Requests have an age, the order of their first arrival, and everything goes by it: the oldest is
+let in first, prefilled first and never gives way to a younger one. Memory is taken as it is
+needed. When it runs out, room for drafts is given up first, then the youngest running request is
+preempted: it goes back into the line and computes again what the prefix cache no longer has. So the
+oldest always gets on, and with it, in the end, everyone (docs/adr/0009).
 """
 
-from collections import deque
+from bisect import insort
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
+from outrider_worker.engine.admission import Admission
 from outrider_worker.engine.pages import PageAccount
+from outrider_worker.engine.room import RoomMaker, RoundRoom
 from outrider_worker.engine.types import (
+    NO_DRAFT,
+    NO_SEAT,
     Failure,
     FailureCode,
     Request,
@@ -20,42 +29,68 @@ from outrider_worker.engine.types import (
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
+    """prefill_chunk_tokens: of one prefill forward; None = max_rows_per_forward.
+
+    max_waiting_prompt_tokens: known tokens of all who wait; whoever waits alone may have more.
+    """
+
     max_running_requests: int = 32
     max_context_tokens: int = 2048
     max_rows_per_forward: int = 128
     max_waiting_requests: int = 256
+    prefill_chunk_tokens: int | None = None
+    max_waiting_prompt_tokens: int = 262_144
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self.prefill_chunk_tokens or self.max_rows_per_forward
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """`tokens` positions of one request from its committed length on."""
+    """`tokens` positions of one request from `start` on; its slots are reserved.
+
+    completes: it holds the last token known, whose row emits the next one.
+    """
 
     request: Request
+    start: int
     tokens: int
-
-    @property
-    def completes(self) -> bool:
-        """True when the chunk holds the last token known, whose row emits the next one."""
-        return self.request.committed + self.tokens == len(self.request.token_ids)
+    completes: bool
 
 
 class Scheduler:
-    """The waiting line and the running set."""
+    """The waiting line, the running set with its seats, and the room of both."""
 
-    def __init__(self, limits: SchedulerLimits, pages: PageAccount) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, pages: PageAccount, pools: Collection[str] = ()
+    ) -> None:
+        """`pools`: names of drafters' KV pools, whose cached length comes with each hit."""
         self.limits = limits
+        self.preemptions = 0
         self._pages = pages
-        self._waiting: deque[Request] = deque()
+        self._admission = Admission(pages, pools)
+        self._waiting: list[Request] = []
         self._running: list[Request] = []
+        self._room = RoomMaker(pages, self._running, self.preempt)
         self._by_key: dict[RequestKey, Request] = {}
+        self._ages: dict[Request, int] = {}
+        self._arrivals = 0
+        self._free_seats = list(range(limits.max_running_requests))
 
     @property
     def running(self) -> list[Request]:
+        """Oldest first."""
         return self._running
 
     @property
     def waiting_requests(self) -> int:
         return len(self._waiting)
+
+    @property
+    def waiting_prompt_tokens(self) -> int:
+        """Tokens to prefill for all who wait, as far as the prefix cache does not have them."""
+        return sum(len(request.token_ids) for request in self._waiting)
 
     @property
     def idle(self) -> bool:
@@ -95,44 +130,75 @@ class Scheduler:
         """
         self._check(spec)
         request = Request.from_spec(spec)
+        self._ages[request] = self._arrivals
+        self._arrivals += 1
         self._waiting.append(request)
         self._by_key[spec.key] = request
         return request
 
-    def admit(self) -> None:
-        """Move requests from the line into the running set while there is room."""
-        while self._waiting and len(self._running) < self.limits.max_running_requests:
-            if not self._pages.fits_now(self._waiting[0].limit_tokens):
-                return
-            request = self._waiting.popleft()
-            self._pages.promise(request)
-            self._running.append(request)
+    def admit(self) -> list[Request]:
+        """Seat requests from the line, oldest first, while there are seats and room.
+
+        They own the slots of all their known tokens then, and have committed what the prefix
+        cache gave them.
+        """
+        entered = self._admission.enter(self._waiting, self._running, len(self._free_seats))
+        for request in entered:
+            self._waiting.remove(request)
+            request.seat = heappop(self._free_seats)
+            insort(self._running, request, key=self._ages.__getitem__)
+        return entered
 
     def prefill_chunks(self) -> list[PrefillChunk]:
-        """The next prefill forward: the oldest requests first, within the row budget."""
-        budget_rows = self.limits.max_rows_per_forward
+        """The next prefill forward: the oldest requests first, within the chunk's budget."""
+        budget_tokens = self.limits.chunk_tokens
         chunks = []
         for request in self._running:
-            if request.emitted_here or budget_rows == 0:
-                continue
-            tokens = min(budget_rows, len(request.token_ids) - request.committed)
-            chunks.append(PrefillChunk(request, tokens))
-            budget_rows -= tokens
+            start = request.committed + request.ahead
+            left = 0 if request.prefilled else len(request.token_ids) - start
+            tokens = min(budget_tokens, left)
+            if tokens > 0:
+                chunks.append(PrefillChunk(request, start, tokens, completes=tokens == left))
+                budget_tokens -= tokens
         return chunks
 
     def decoding(self) -> list[Request]:
         """Requests past their prefill, oldest first."""
-        return [request for request in self._running if request.emitted_here]
+        return [request for request in self._running if request.prefilled]
+
+    def reserve_round(self, requests: Sequence[Request], drafts: Sequence[int]) -> RoundRoom:
+        """Reserve slots for a round that verifies up to `drafts` drafts for each request.
+
+        Args:
+            requests: who decodes, oldest first.
+        """
+        return self._room.reserve(requests, drafts)
+
+    def preempt(self, request: Request) -> None:
+        """Send a running request back into the line; its results in flight are void."""
+        self._leave(request)
+        insort(self._waiting, request, key=self._ages.__getitem__)
+        self.preemptions += 1
 
     def remove(self, request: Request) -> None:
         """Forget a request, wherever it is, and free all it owns."""
-        self._by_key.pop(request.spec.key, None)
-        request.epoch += 1
-        if request in self._running:
-            self._running.remove(request)
-            self._pages.release(request)
-        else:
+        if request.seat == NO_SEAT:
             self._waiting.remove(request)
+            self._admission.forget(request)
+            request.epoch += 1
+        else:
+            self._leave(request)
+        del self._by_key[request.spec.key], self._ages[request]
+
+    def _leave(self, request: Request) -> None:
+        """Free seat and pages of a running request, and begin a new epoch."""
+        self._running.remove(request)
+        heappush(self._free_seats, request.seat)
+        self._pages.release(request)
+        request.seat = NO_SEAT
+        request.prefilled = False
+        request.draft = NO_DRAFT
+        request.epoch += 1
 
     def _check(self, spec: RequestSpec) -> None:
         needed_tokens = len(spec.prompt_ids) + spec.sampling.max_tokens
@@ -152,9 +218,19 @@ class Scheduler:
                 f" {self._pages.capacity_pages * self._pages.page_tokens} tokens",
                 "prompt_ids",
             )
+        self._check_line(len(spec.prompt_ids) + len(spec.resumed_ids))
+
+    def _check_line(self, tokens: int) -> None:
+        """A line has a length in requests and one in tokens."""
         if len(self._waiting) >= self.limits.max_waiting_requests:
             raise _refusal(
                 FailureCode.OVERLOADED, f"{len(self._waiting)} requests are waiting already"
+            )
+        waiting_tokens = self.waiting_prompt_tokens
+        if waiting_tokens and waiting_tokens + tokens > self.limits.max_waiting_prompt_tokens:
+            raise _refusal(
+                FailureCode.OVERLOADED,
+                f"{waiting_tokens} prompt tokens are waiting already, {tokens} more are too many",
             )
 
 

@@ -1,31 +1,35 @@
-"""What one step of the engine gathers until its record is written. Plain data."""
+"""What one step of the engine gathers until its record is written. Plain data.
+
+A step may be read one step after it was launched; its turn travels with it.
+"""
 
 from dataclasses import dataclass, field
 
 from outrider_worker.engine.budget import NO_DRAFTS, DraftDecision
 from outrider_worker.engine.plans import Plan
 from outrider_worker.engine.records import DraftOutcome, LaunchMode, RoundRecord, RoundTimes
-from outrider_worker.engine.tables import ForwardTable
-from outrider_worker.engine.types import Request, TokenNews
+from outrider_worker.engine.types import Draft, Request
 
 
 @dataclass(slots=True)
 class Turn:
     """One step: the plan it obeys, the requests of its round, and what came of them.
 
-    carried: how the drafts at hand were decided on, at the end of the step before.
-    drafted: how the drafts for the next step were.
+    carried: how the drafts at hand were decided on, a step before.
+    drafted: how the drafts for the next step are.
+    times: of the device, then (once all is read) of the host too.
     """
 
     plan: Plan
     started_s: float
-    carried: DraftDecision
+    carried: DraftDecision = NO_DRAFTS
     drafted: DraftDecision = NO_DRAFTS
+    mode: LaunchMode = LaunchMode.IN_STEP
     requests: list[Request] = field(default_factory=list)
-    news: list[TokenNews] = field(default_factory=list)
     outcomes: list[DraftOutcome] = field(default_factory=list)
     pool_tokens: int = 0
     target_rows: int = 0
+    bucket_rows: int = 0
     request_context_tokens: int = 0
     row_context_tokens: int = 0
     emitted_tokens: int = 0
@@ -33,19 +37,27 @@ class Turn:
     first_tokens: int = 0
     prefill_tokens: int = 0
     target_s: float = 0.0
+    feed_s: float = 0.0
     draft_s: float = 0.0
     prefill_s: float = 0.0
+    waited_s: float = 0.0
     clamped: bool = False
 
-    def note_rows(self, table: ForwardTable) -> None:
-        """The rows of the target forward and the context they attend to."""
-        self.target_rows = table.rows
-        self.row_context_tokens = sum(table.positions) + table.rows
-        self.request_context_tokens = sum(request.committed + 1 for request in self.requests)
+    @property
+    def worked(self) -> bool:
+        """Whether there is anything to write down."""
+        return bool(self.requests or self.prefill_tokens or self.outcomes)
 
-    def note_draft(self, request: Request, drafter: str, verified: int, accepted: int) -> None:
+    def note_rows(self, first_position: int, rows: int) -> None:
+        """A request's rows of the target forward, and the context they attend to."""
+        self.target_rows += rows
+        self.request_context_tokens += first_position + 1
+        self.row_context_tokens += sum(range(first_position + 1, first_position + rows + 1))
+
+    def note_draft(
+        self, request: Request, draft: Draft, drafter: str, verified: int, accepted: int
+    ) -> None:
         """Book what became of a request's drafts, for it and for the planner, from one place."""
-        draft = request.draft
         request.totals.add(len(draft), verified, accepted)
         if draft.asked_tokens == 0:
             return
@@ -63,26 +75,40 @@ class Turn:
             )
         )
 
-    def record(self, round_: int, now_s: float) -> RoundRecord:
-        """The round's one record. Exposed host time is what is left of the step's time."""
-        measured_s = self.target_s + self.draft_s + self.prefill_s
-        times = RoundTimes(
+    def round_times(self, now_s: float) -> RoundTimes:
+        """Where the turn's time went.
+
+        Host time counts as exposed as far as the device had nothing to do meanwhile; the rest of
+        the time in which the host did not wait was hidden behind the device.
+        """
+        elapsed_s = max(0.0, now_s - self.started_s)
+        device_s = self.target_s + self.feed_s + self.draft_s + self.prefill_s
+        exposed_s = max(0.0, elapsed_s - device_s)
+        hidden_s = 0.0
+        if self.mode is not LaunchMode.IN_STEP:
+            hidden_s = max(0.0, elapsed_s - self.waited_s - exposed_s)
+        return RoundTimes(
             target_s=self.target_s,
+            feed_s=self.feed_s,
             draft_s=self.draft_s,
-            exposed_host_s=max(0.0, now_s - self.started_s - measured_s),
+            hidden_host_s=hidden_s,
+            exposed_host_s=exposed_s,
         )
+
+    def record(self, round_: int, now_s: float) -> RoundRecord:
+        """The round's one record."""
         return RoundRecord(
             round=round_,
             requests=len(self.requests),
             carried_draft_tokens=self.carried.tokens,
             pool_tokens=self.pool_tokens,
             target_rows=self.target_rows,
-            bucket_rows=self.target_rows,
+            bucket_rows=self.bucket_rows,
             prefill_tokens=self.prefill_tokens,
             request_context_tokens=self.request_context_tokens,
             row_context_tokens=self.row_context_tokens,
-            times=times,
-            launch_mode=LaunchMode.IN_STEP,
+            times=self.round_times(now_s),
+            launch_mode=self.mode,
             emitted_tokens=self.emitted_tokens,
             accepted_tokens=self.accepted_tokens,
             next_draft_tokens=self.drafted.tokens,

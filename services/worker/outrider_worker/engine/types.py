@@ -7,6 +7,8 @@ Lengths are in tokens, times in seconds.
 from dataclasses import dataclass, field
 from enum import Enum
 
+from outrider_worker.engine.constraint import Constraint
+
 MAX_SCORE_BINS = 16
 # The page that padding rows write to and that fills up page tables. Nobody owns it.
 NULL_PAGE = 0
@@ -211,6 +213,7 @@ class Request:
         be in flight: then committed = len(token_ids).
     seat: its line in the device's state while it runs.
     cached_tokens: how many of its tokens the prefix cache gave when it was admitted.
+    constraint: its place in its grammar, behind the tokens the host knows.
     epoch: grows whenever results in flight must no longer be applied.
     """
 
@@ -223,6 +226,7 @@ class Request:
     prefilled: bool = False
     seat: int = NO_SEAT
     cached_tokens: int = 0
+    constraint: Constraint | None = None
     epoch: int = 0
     draft: Draft = NO_DRAFT
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)

@@ -1,13 +1,13 @@
 """Reading tensors of a safetensors checkpoint, one at a time.
 
-Knows: single and sharded safetensors files, names and shapes. Does not know: architectures.
-Never reads pickles: a folder without safetensors is an error.
+Knows: single and sharded safetensors files, names, shapes, how numbers are stored.
+Does not know: architectures. Never reads pickles: a folder without safetensors is an error.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,18 +16,28 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from outrider_worker.model.config import ModelError
+from outrider_worker.model.config import Fp8Blocks, ModelError
+from outrider_worker.model.fp8 import dequantise, scale_name, scale_shape
 
 _INDEX = "model.safetensors.index.json"
 _LISTED = 8
 """How many names an error message lists before it only counts."""
 
+_FP8 = "F8_E4M3"
+_PLAIN = ("F32", "F16", "BF16", "F64")
+
+Shape = tuple[int, ...]
+
 
 class Checkpoint:
-    """The tensors of a folder in the Hugging Face layout; memory-mapped, read on demand."""
+    """The tensors of a folder in the Hugging Face layout; memory-mapped, read on demand.
 
-    def __init__(self, folder: Path) -> None:
+    quantisation: how FP8 weights are scaled; None where the checkpoint may hold none.
+    """
+
+    def __init__(self, folder: Path, quantisation: Fp8Blocks | None = None) -> None:
         self._folder = folder
+        self._quantisation = quantisation
         self._file_of: dict[str, Any] = {}
         for path in _files(folder):
             handle = _open(path)
@@ -45,33 +55,75 @@ class Checkpoint:
     ) -> None:
         self._file_of.clear()
 
-    def check(self, expected: Mapping[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
-        """Compare names and shapes with what a model needs.
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all tensors."""
+        return self._file_of.keys()
 
-        ignored: endings of names that may be there without being used.
-        Raises ModelError listing everything missing, surplus and of the wrong shape.
+    def check(
+        self,
+        expected: Mapping[str, Shape],
+        may_be_unused: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """Compare names, shapes and kinds of numbers with what a model needs.
+
+        Raises ModelError listing everything missing, surplus, of the wrong shape, and stored in
+        a way that is not supported.
         """
-        found = self._file_of.keys()
-        missing = sorted(expected.keys() - found)
-        surplus = sorted(n for n in found - expected.keys() if not n.endswith(tuple(ignored)))
-        shapes = {n: self._shape(n) for n in sorted(expected.keys() & found)}
-        misshaped = [
-            f"{n} is {shape}, expected {expected[n]}"
-            for n, shape in shapes.items()
-            if shape != expected[n]
+        needed = {**expected, **dict(self._scales(expected))}
+        found, wanted = self._file_of.keys(), needed.keys()
+        both = sorted(wanted & found)
+        faults = [
+            *_fault("missing", sorted(wanted - found)),
+            *_fault("surplus", sorted(n for n in found - wanted if not may_be_unused(n))),
+            *_fault("wrong shape", self._misshaped(both, needed)),
+            *_fault(
+                "stored in an unknown way",
+                [f"{n} is {self._kind(n)}" for n in both if not self._known(n)],
+            ),
         ]
-        faults = _fault("missing", missing) + _fault("surplus", surplus)
-        faults += _fault("wrong shape", misshaped)
         if faults:
             raise ModelError(f"{self._folder} does not fit its config.json: " + "; ".join(faults))
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
-        """One tensor, converted to `dtype`."""
-        tensor: Tensor = self._file_of[name].get_tensor(name)
-        return tensor.to(dtype)
+        """One tensor, converted to `dtype`; FP8 weights are dequantised."""
+        stored = self._read(name)
+        if self._quantisation and self._kind(name) == _FP8:
+            return dequantise(stored, self._read(scale_name(name)), self._quantisation, dtype)
+        return stored.to(dtype)
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def _scales(self, expected: Mapping[str, Shape]) -> Iterator[tuple[str, Shape]]:
+        """The scales that the FP8 weights among `expected` need."""
+        if self._quantisation is None:
+            return
+        for name, shape in expected.items():
+            if name in self._file_of and self._kind(name) == _FP8 and len(shape) == 2:
+                yield scale_name(name), scale_shape(shape, self._quantisation)
+
+    def _misshaped(self, names: Iterable[str], expected: Mapping[str, Shape]) -> list[str]:
+        shapes = ((name, self._shape(name)) for name in names)
+        return [
+            f"{name} is {shape}, expected {expected[name]}"
+            for name, shape in shapes
+            if shape != expected[name]
+        ]
+
+    def _known(self, name: str) -> bool:
+        """Whether numbers stored like these can be read."""
+        scaled = self._quantisation is not None and len(self._shape(name)) == 2
+        kind = self._kind(name)
+        return kind in _PLAIN or (kind == _FP8 and scaled)
+
+    def _read(self, name: str) -> Tensor:
+        tensor: Tensor = self._file_of[name].get_tensor(name)
+        return tensor
+
+    def _shape(self, name: str) -> Shape:
         return tuple(self._file_of[name].get_slice(name).get_shape())
+
+    def _kind(self, name: str) -> str:
+        """As safetensors calls it: "F32", "BF16", …"""
+        return str(self._file_of[name].get_slice(name).get_dtype())
 
 
 def _files(folder: Path) -> list[Path]:

@@ -16,8 +16,10 @@ from torch import Tensor
 from outrider_worker.attention import AttentionBackend, make_attention
 from outrider_worker.model.base import CausalLM
 from outrider_worker.model.checkpoint import Checkpoint
-from outrider_worker.model.config import ModelConfig, ModelError, read_config
+from outrider_worker.model.config import ModelConfig, ModelError
+from outrider_worker.model.config_json import read_config
 from outrider_worker.model.registry import find_architecture
+from outrider_worker.model.weights import Weights
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and how much of it is, 0 to 1."""
@@ -33,6 +35,9 @@ class LoadedModel:
     model: CausalLM
     config: ModelConfig
     folder: Path
+    mtp_tensors: tuple[str, ...] = ()
+    """Names of the tensors in the folder that belong to layers behind the model's own, which
+    draft (multi-token prediction). They are not read here."""
 
 
 def load_model(
@@ -51,11 +56,12 @@ def load_model(
     config = read_config(folder)
     architecture = find_architecture(config.architecture)
     shapes = architecture.tensor_shapes(config)
-    with Checkpoint(folder) as checkpoint:
-        checkpoint.check(shapes, ignored=_unused(config))
+    with Checkpoint(folder, config.quantisation) as checkpoint:
+        mtp = {name for name in checkpoint.names if name.startswith(_mtp(config))}
+        checkpoint.check(shapes, lambda name: name in mtp or name.endswith(_unused(config)))
         reader = _counting(checkpoint, shapes, dtype, torch.device(device), progress)
         model = architecture.build(config, reader, backend or make_attention("blocks"))
-    return LoadedModel(model, config, folder)
+    return LoadedModel(model, config, folder, tuple(sorted(mtp)))
 
 
 def _as_folder(path: Path, progress: Progress) -> Path:
@@ -73,20 +79,26 @@ def _unused(config: ModelConfig) -> tuple[str, ...]:
     return (*_UNUSED, "lm_head.weight") if config.tie_embeddings else _UNUSED
 
 
+def _mtp(config: ModelConfig) -> tuple[str, ...]:
+    """What the names of the drafting layers' tensors begin with."""
+    behind = range(config.layers, config.layers + config.mtp_layers)
+    return tuple(f"model.layers.{layer}." for layer in behind)
+
+
 def _counting(
     checkpoint: Checkpoint,
     shapes: Mapping[str, tuple[int, ...]],
-    dtype: torch.dtype,
+    model_dtype: torch.dtype,
     device: torch.device,
     progress: Progress,
-) -> Callable[[str], Tensor]:
+) -> Weights:
     """A reader of tensors by name that reports progress."""
     read = 0
 
-    def tensor(name: str) -> Tensor:
+    def tensor(name: str, dtype: torch.dtype | None = None) -> Tensor:
         nonlocal read
         read += 1
         progress("loading weights", min(1.0, read / len(shapes)))
-        return checkpoint.tensor(name, dtype).to(device)
+        return checkpoint.tensor(name, dtype or model_dtype).to(device)
 
     return tensor

@@ -5,11 +5,15 @@ from pathlib import Path
 
 from outrider.worker.v1 import worker_pb2 as wire
 from outrider_worker.replica import Replica
+from outrider_worker.rpc.options import GRAMMAR_OPTION, OPTIONS
 from outrider_worker.wire import identity_to_wire, limits_to_wire, traits_to_wire
 
 
-def describe(replica: Replica) -> wire.DescribeResponse:
-    """The answer to Describe: the model, its limits, what works, readiness and load."""
+def describe(replica: Replica, grammars: bool) -> wire.DescribeResponse:
+    """The answer to Describe: the model, its limits, what works, readiness and load.
+
+    grammars: whether answers can be held to a grammar.
+    """
     config = replica.config
     reason = replica.not_ready_reason()
     response = wire.DescribeResponse(
@@ -20,7 +24,7 @@ def describe(replica: Replica) -> wire.DescribeResponse:
         eos_token_ids=config.eos_ids,
         chat_template=chat_template(replica.folder),
         drafters=[traits_to_wire(traits) for traits in replica.drafters],
-        supported_options=[],
+        supported_options=[*OPTIONS, *([GRAMMAR_OPTION] if grammars else [])],
         worker_incarnation=replica.incarnation,
         ready=not reason,
         not_ready_reason=reason,

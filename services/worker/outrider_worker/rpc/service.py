@@ -1,7 +1,7 @@
 """The gRPC servicer: Attach, Describe, Assets.
 
-Hands commands to the engine's inbox and news to each router's outbox. Knows no tensors and no
-schedule; a stream that ends, for whatever reason, takes its requests with it.
+Lets each router's requests in through its entrance and brings the news to its outbox. Knows no
+tensors and no schedule; a stream that ends, for whatever reason, takes its requests with it.
 """
 
 import asyncio
@@ -18,12 +18,13 @@ from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
 from outrider_runtime.heartbeat import Heartbeat
 from outrider_runtime.logs import get_logger
 from outrider_runtime.rpc import HEARTBEAT_INTERVAL_S
+from outrider_worker.constrain import GrammarCompiler
 from outrider_worker.engine.engine import Engine
-from outrider_worker.engine.inbox import Cancel, DropOwner, Submit
-from outrider_worker.engine.types import Failure, FailureCode, RequestRefused, TokenNews
+from outrider_worker.engine.types import Failure, TokenNews
 from outrider_worker.replica import Replica
-from outrider_worker.rpc.convert import news_to_wire, request_key, spec_from_wire
+from outrider_worker.rpc.convert import news_to_wire
 from outrider_worker.rpc.describe import asset_bytes, describe
+from outrider_worker.rpc.entrance import Entrance
 from outrider_worker.rpc.outbox import Outbox
 
 SERVICE_NAME = wire.DESCRIPTOR.services_by_name["WorkerService"].full_name
@@ -34,9 +35,13 @@ _log = get_logger(__name__)
 class WorkerRpc(wire_grpc.WorkerServiceServicer):
     """One replica offered to any number of routers."""
 
-    def __init__(self, replica: Replica, engine: Engine) -> None:
+    def __init__(
+        self, replica: Replica, engine: Engine, grammars: GrammarCompiler | None = None
+    ) -> None:
+        """grammars: None where the model cannot be held to one."""
         self._replica = replica
         self._engine = engine
+        self._grammars = grammars
         self._loop = asyncio.get_running_loop()
         self._outboxes: dict[str, Outbox] = {}
         self._numbers = itertools.count(1)
@@ -76,7 +81,8 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
         owner = f"{context.peer()}#{next(self._numbers)}"
         outbox = self._outboxes[owner] = Outbox()
         heartbeat = Heartbeat(time.monotonic())
-        reader = asyncio.create_task(self._read(owner, request_iterator, outbox, heartbeat))
+        entrance = self._entrance(owner, outbox)
+        reader = asyncio.create_task(self._read(request_iterator, entrance, heartbeat))
         _log.info("router attached", router=owner)
         try:
             while not reader.done():
@@ -93,44 +99,28 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
         finally:
             reader.cancel()
             del self._outboxes[owner]
-            self._engine.inbox.put(DropOwner(owner))
+            entrance.close()
             _log.info("router detached", router=owner)
 
-    async def _read(self, owner: str, requests: Any, outbox: Outbox, heartbeat: Heartbeat) -> None:
+    def _entrance(self, owner: str, outbox: Outbox) -> Entrance:
+        def answer(news: TokenNews) -> None:
+            outbox.put(self._tokens(self._engine.rounds, [news]))
+
+        return Entrance(owner, self._replica, self._engine.inbox, self._grammars, answer)
+
+    async def _read(self, requests: Any, entrance: Entrance, heartbeat: Heartbeat) -> None:
         async for request in requests:
             heartbeat.heard(time.monotonic())
             match request.WhichOneof("message"):
                 case "submit":
-                    self._submit(owner, request.submit, outbox)
+                    entrance.submit(request.submit)
                 case "cancel":
-                    cancel = request.cancel
-                    choice = cancel.choice_index if cancel.HasField("choice_index") else None
-                    self._engine.inbox.put(Cancel(owner, cancel.request_id, choice))
-
-    def _submit(self, owner: str, message: wire.Submit, outbox: Outbox) -> None:
-        """Check at the edge, answer refusals at once, pass on the rest."""
-        try:
-            reason = self._replica.not_ready_reason()
-            if reason:
-                raise RequestRefused(Failure(FailureCode.UNAVAILABLE, reason))
-            spec = spec_from_wire(
-                owner,
-                message,
-                self._replica.config.vocab_size,
-                [traits.name for traits in self._replica.drafters],
-                time.monotonic(),
-            )
-        except RequestRefused as refused:
-            refusal = TokenNews(request_key(owner, message), (), end=refused.failure)
-            outbox.put(self._tokens(self._engine.rounds, [refusal]))
-        else:
-            _log.debug("request submitted", request_id=message.request_id)
-            self._engine.inbox.put(Submit(spec))
+                    entrance.cancel(request.cancel)
 
     async def Describe(  # noqa: N802
         self, request: wire.DescribeRequest, context: Any
     ) -> wire.DescribeResponse:
-        return describe(self._replica)
+        return describe(self._replica, grammars=self._grammars is not None)
 
     async def Assets(  # noqa: N802
         self, request: wire.AssetsRequest, context: Any

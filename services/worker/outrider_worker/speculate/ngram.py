@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MIN_MATCH_TOKENS = 2
 MAX_INDEXED_TOKENS = 4
-_LONGEST_MATCH = MAX_SCORE_BINS - 1
+LONGEST_MATCH_TOKENS = MAX_SCORE_BINS - 1
 
 
 class _History:
@@ -51,7 +51,8 @@ class _History:
     def _match_length(self, end: int, size: int) -> int:
         """Extend a match to the left, as far as bins can tell lengths apart."""
         tokens, last = self.token_ids, len(self.token_ids)
-        while size < min(_LONGEST_MATCH, end) and tokens[end - size - 1] == tokens[last - size - 1]:
+        limit = min(LONGEST_MATCH_TOKENS, end)
+        while size < limit and tokens[end - size - 1] == tokens[last - size - 1]:
             size += 1
         return size
 

@@ -8,10 +8,17 @@ the pick is a prefix of each chain. With sampler match any pick is exact, whatev
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
-from outrider_worker.engine.plans import Plan
+from outrider_worker.engine.plans import Plan, ScoreMap
 from outrider_worker.engine.types import Request
 
 _CONDITIONAL_PRIOR = 0.6
+
+
+def survival_of(survival_map: ScoreMap | None, position: int, score_bin: int) -> float:
+    """What the map says; without one, a weak prior by position alone."""
+    if survival_map is None:
+        return _CONDITIONAL_PRIOR ** (position + 1)
+    return survival_map.score(position, score_bin)
 
 
 def chain_scores(request: Request, plan: Plan, drafter: str) -> list[float]:
@@ -21,11 +28,7 @@ def chain_scores(request: Request, plan: Plan, drafter: str) -> list[float]:
     weight = plan.class_weights.get(request_class, 1.0)
     scores: list[float] = []
     for position, score_bin in enumerate(request.draft.bins):
-        score = (
-            survival_map.score(position, score_bin)
-            if survival_map is not None
-            else _CONDITIONAL_PRIOR ** (position + 1)
-        )
+        score = survival_of(survival_map, position, score_bin)
         scores.append(min(weight * score, scores[-1] if scores else weight))
     return scores
 

@@ -22,13 +22,18 @@ class Verdict:
 class Verifier(Protocol):
     """Decides what is emitted; must leave the target's law unchanged."""
 
-    def verify(self, samples: Tensor, drafts: Tensor, lengths: Tensor) -> Verdict:
+    def verify(
+        self, samples: Tensor, drafts: Tensor, lengths: Tensor, seats: Tensor, known: Tensor
+    ) -> Verdict:
         """Judge the drafts of one round.
 
         Args:
             samples: [n, K+1] int64, the target's own token at every row.
             drafts: [n, K] int64, anything beyond a request's length.
             lengths: [n] int64, drafts verified of each request.
+            seats: [n] int64, each request's line in the device's state.
+            known: [n] int64, tokens known before the round, the anchor included. With the seat it
+                names the round, for verifiers that draw noise of their own.
         """
         ...
 
@@ -40,7 +45,10 @@ class SamplerMatch:
     (worker.md "Exactness"). Greedy is the case without noise.
     """
 
-    def verify(self, samples: Tensor, drafts: Tensor, lengths: Tensor) -> Verdict:
+    def verify(
+        self, samples: Tensor, drafts: Tensor, lengths: Tensor, seats: Tensor, known: Tensor
+    ) -> Verdict:
+        """See Verifier.verify; neither seats nor lengths of text make a difference."""
         width = drafts.shape[1]
         places = torch.arange(width, device=drafts.device)
         agreed = (samples[:, :width] == drafts) & (places < lengths[:, None])

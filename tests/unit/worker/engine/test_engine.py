@@ -2,15 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import DropOwner, EndAll
+from outrider_worker.engine.orders import RoundOrder, StepOrder
 from outrider_worker.engine.plans import Probe
 from outrider_worker.engine.scheduler import SchedulerLimits
-from outrider_worker.engine.tables import ForwardTable, RoundTable
 from outrider_worker.engine.types import (
     Draft,
     Failure,
@@ -19,7 +19,8 @@ from outrider_worker.engine.types import (
     FinishReason,
     SpeculationLimits,
 )
-from outrider_worker.runner import Launched, PrefillResult, RoundResult, Runner
+from outrider_worker.results import StepResult
+from outrider_worker.runner import Mask, Runner, Step
 from outrider_worker.speculate.drafter import Ask
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.scripted import ScriptedDrafter, always
@@ -152,15 +153,21 @@ def test_the_forward_never_exceeds_its_rows() -> None:
 
     class Watched(Runner):
         def __init__(self, inner: Runner) -> None:
-            self._inner = inner
+            self.__dict__.update(inner.__dict__)
 
-        def launch_round(self, table: RoundTable) -> Launched[RoundResult]:
-            seen.append(table.forward.rows)
-            return self._inner.launch_round(table)
+        def begin(self, order: RoundOrder | None) -> Step:
+            seen.append(order.rows if order else 0)
+            return super().begin(order)
 
-        def launch_prefill(self, table: ForwardTable) -> Launched[PrefillResult]:
-            seen.append(table.rows)
-            return self._inner.launch_prefill(table)
+        def finish(
+            self,
+            step: Step,
+            order: StepOrder,
+            masks: Sequence[Mask | None] = (),
+            first_masks: Sequence[Mask | None] = (),
+        ) -> None:
+            seen.append(sum(chunk.tokens for chunk in order.chunks))
+            super().finish(step, order, masks, first_masks)
 
     bench = Bench(_scripted(5), plan, limits=limits, wrap_runner=Watched)
     many = [PROMPTS[number % 4] for number in range(14)]
@@ -246,15 +253,19 @@ def test_the_guard_bounds_a_planner_that_drafts_hopelessly() -> None:
         """Reports a target time of 1 ms per row: five rows cost five plain rounds."""
 
         def __init__(self, inner: Runner) -> None:
-            self._inner = inner
+            self.__dict__.update(inner.__dict__)
 
-        def launch_round(self, table: RoundTable) -> Launched[RoundResult]:
-            result = self._inner.launch_round(table).read()
-            priced = RoundResult(result.accepted, result.emitted, 1e-3 * table.forward.rows)
-            return Launched(lambda: priced)
+        def begin(self, order: RoundOrder | None) -> Step:
+            step = super().begin(order)
+            return PricedStep(**vars(step), rows=order.rows if order else 0)
 
-        def launch_prefill(self, table: ForwardTable) -> Launched[PrefillResult]:
-            return self._inner.launch_prefill(table)
+    @dataclass
+    class PricedStep(Step):
+        rows: int = 0
+
+        def read(self) -> StepResult:
+            result = super().read()
+            return replace(result, times=replace(result.times, target_s=1e-3 * self.rows))
 
     guard = Guard()
     bench = Bench(

@@ -95,6 +95,8 @@ def test_sampler_match_accepts_the_agreeing_prefix(
         torch.tensor(samples),
         torch.tensor(drafts, dtype=torch.int64).view(requests, width),
         torch.tensor(lengths),
+        seats=torch.arange(requests),
+        known=torch.ones(requests).long(),
     )
     for row in range(requests):
         accepted = 0

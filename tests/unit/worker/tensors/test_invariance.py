@@ -8,7 +8,8 @@ from outrider_worker.kv import KvPool
 from outrider_worker.linear import PlainLinear
 from outrider_worker.model import CausalLM, load_model
 from outrider_worker.numerics import choose_dtype, probe_batch_invariance
-from tests.support.tiny_models import make_tiny_llama, shared_tiny_llama
+from tests.support.tiny_models import make_tiny_llama, make_tiny_model, shared_tiny_llama
+from tests.support.tiny_sparse_models import shared_tiny_sparse
 from tests.unit.worker.tensors.row_tables import Span, random_text, rows_of
 
 LENGTH = 140
@@ -16,9 +17,18 @@ TEXTS = [random_text(LENGTH, seed) for seed in range(4)]
 PAGES = [[1, 2, 3], [11, 5, 9], [4, 6, 7], [8, 10, 12]]
 
 
-@pytest.fixture(scope="module")
-def model() -> CausalLM:
-    return load_model(shared_tiny_llama()).model
+SPARSE = ("qwen3_moe", "deepseek_v3")
+"""DeepSeek-V2 differs from V3 in routing alone, which has tests of its own."""
+
+
+@pytest.fixture(scope="module", params=("llama", "sliding", *SPARSE))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
+    if request.param in SPARSE:
+        return load_model(shared_tiny_sparse(request.param)).model
+    if request.param == "llama":
+        return load_model(shared_tiny_llama()).model
+    folder = tmp_path_factory.mktemp("sliding")
+    return load_model(make_tiny_model(folder, "mistral", sliding_window=37)).model
 
 
 class Session:
@@ -41,7 +51,7 @@ def reference(model: CausalLM) -> Tensor:
     return torch.stack([Session(model).run((s, range(LENGTH))) for s in range(len(TEXTS))])
 
 
-@pytest.mark.parametrize("chunk", [*range(1, 20), 31, 32, 33, 63, 64, 65, 100, 128, 139])
+@pytest.mark.parametrize("chunk", [*range(1, 10), 16, 17, 31, 33, 63, 64, 65, 100, 139])
 def test_prefill_in_chunks_equals_one_prefill(
     model: CausalLM, reference: Tensor, chunk: int
 ) -> None:
@@ -56,7 +66,7 @@ def test_prefill_in_chunks_equals_one_prefill(
 def test_every_row_count_gives_the_same_bits(model: CausalLM, reference: Tensor) -> None:
     session = Session(model)
     session.run((0, range(LENGTH)))
-    for count in range(1, 129):
+    for count in (*range(1, 40), *range(60, 70), *range(120, 129)):
         start = LENGTH - count
         assert torch.equal(session.run((0, range(start, LENGTH))), reference[0, start:]), count
 
@@ -117,10 +127,9 @@ def test_odd_sizes_are_invariant_too(
     assert "bit for bit" in report.summary()
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-def test_several_threads_are_invariant_too(model: CausalLM, threads: int) -> None:
+def test_two_threads_are_invariant_too(model: CausalLM) -> None:
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(2)
     try:
         report = probe_batch_invariance(model)
     finally:
@@ -135,7 +144,7 @@ def test_the_probe_finds_a_forward_that_depends_on_company(
         def __call__(self, x: Tensor) -> Tensor:
             return super().__call__(x) * (1 + 1e-6 * (x.shape[0] == 8))
 
-    monkeypatch.setattr("outrider_worker.model.llama.make_linear", RowCounting)
+    monkeypatch.setattr("outrider_worker.model.weights.make_linear", RowCounting)
     report = probe_batch_invariance(load_model(shared_tiny_llama()).model)
     assert not report.ok
     assert "among 8 rows" in {check.name for check in report.failed}

@@ -1,8 +1,8 @@
 """What a model folder may hold, and what is said about one that does not fit."""
 
 import json
+import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from outrider_worker.kv import KvPool
 from outrider_worker.model import ModelError, load_model, resolve_model
 from outrider_worker.model.checkpoint import Checkpoint
-from outrider_worker.model.config import Llama3Scaling, read_config
 from tests.support.tiny_models import make_tiny_llama
 from tests.unit.worker.tensors.row_tables import random_text, rows_of
 
@@ -23,76 +22,10 @@ def folder(tmp_path: Path) -> Path:
     return make_tiny_llama(tmp_path / "tiny")
 
 
-def edit(path: Path, **changes: Any) -> None:
-    """Replace entries of a JSON file; None removes."""
-    value = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({k: v for k, v in value.items() if v is not None}))
-
-
 def logits_of(folder: Path) -> torch.Tensor:
     model = load_model(folder).model
     pool = KvPool.of_pages(model.config, 2, torch.float32)
     return model.logits(model.forward(rows_of([random_text(9)], [[1]], [(0, range(9))]), pool))
-
-
-def test_the_configuration_is_read(folder: Path) -> None:
-    config = read_config(folder)
-    assert (config.layers, config.query_heads, config.kv_heads, config.head_dim) == (2, 3, 1, 16)
-    assert config.eos_ids == (2, 0)
-    assert config.bos_id == 1
-    assert config.rope_scaling is None
-
-
-def test_eos_falls_back_to_the_model_configuration(folder: Path) -> None:
-    (folder / "generation_config.json").unlink()
-    assert read_config(folder).eos_ids == (2,)
-    edit(folder / "config.json", eos_token_id=None)
-    assert read_config(folder).eos_ids == ()
-
-
-def test_rotary_settings_of_both_generations_are_read(folder: Path) -> None:
-    scaling = {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    edit(folder / "config.json", rope_theta=5e5, rope_scaling=scaling)
-    older = read_config(folder)
-    newer_settings = {**scaling, "rope_theta": 5e5}
-    edit(folder / "config.json", rope_theta=None, rope_scaling=None, rope_parameters=newer_settings)
-    newer = read_config(folder)
-    assert older.rope_scaling == newer.rope_scaling == Llama3Scaling(8.0, 1.0, 4.0, 8192)
-    assert older.rope_theta == newer.rope_theta == 5e5
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architectures": ["GizmoForCausalLM"]}, "GizmoForCausalLM.*known: LlamaForCausalLM"),
-        ({"architectures": None}, "names no architecture"),
-        ({"hidden_size": None}, "hidden_size must be a positive whole number, not None"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers must be a positive"),
-        ({"hidden_act": "relu"}, "hidden_act 'relu'"),
-        ({"num_attention_heads": 3, "num_key_value_heads": 2}, "3 query heads cannot share 2"),
-        ({"head_dim": 15}, "even head size"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "'yarn' is not supported"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "llama3 .* lacks"),
-    ],
-)
-def test_settings_that_cannot_be_honoured(
-    folder: Path, changes: dict[str, Any], message: str
-) -> None:
-    edit(folder / "config.json", **changes)
-    with pytest.raises(ModelError, match=message):
-        load_model(folder)
-
-
-def test_eos_ids_that_are_no_ids(folder: Path) -> None:
-    edit(folder / "generation_config.json", eos_token_id=["</s>"])
-    with pytest.raises(ModelError, match="eos_token_id must hold token ids"):
-        read_config(folder)
 
 
 def test_all_misfits_are_listed_at_once(folder: Path) -> None:
@@ -137,6 +70,59 @@ def test_a_checkpoint_in_shards_is_the_same_model(folder: Path) -> None:
         load_model(folder)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_float_types_are_converted(folder: Path, dtype: torch.dtype) -> None:
+    stored = {name: tensor.to(dtype) for name, tensor in load_file(folder / WEIGHTS).items()}
+    save_file(stored, folder / WEIGHTS)
+    converted = logits_of(folder)
+    save_file({name: tensor.float() for name, tensor in stored.items()}, folder / WEIGHTS)
+    assert torch.equal(logits_of(folder), converted)
+
+
+def test_numbers_that_are_no_floats(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = "model.layers.0.mlp.up_proj.weight"
+    save_file({**tensors, name: tensors[name].to(torch.int8)}, folder / WEIGHTS)
+    with pytest.raises(ModelError, match=rf"stored in an unknown way: {name} is I8"):
+        load_model(folder)
+
+
+def test_drafting_layers_are_recognised_and_left_alone(tmp_path: Path) -> None:
+    folder = make_tiny_llama(tmp_path, num_nextn_predict_layers=2)
+    before = logits_of(folder)
+    drafting = {"model.layers.2.enorm.weight", "model.layers.3.eh_proj.weight"}
+    behind = {name: torch.zeros(4) for name in (*drafting, "model.layers.4.enorm.weight")}
+    tensors = load_file(folder / WEIGHTS)
+    save_file({**tensors, **behind}, folder / WEIGHTS)
+    with pytest.raises(ModelError, match=r"surplus: model\.layers\.4\.enorm\.weight$"):
+        load_model(folder)
+    del behind["model.layers.4.enorm.weight"]
+    save_file({**tensors, **behind}, folder / WEIGHTS)
+    assert load_model(folder).mtp_tensors == tuple(sorted(drafting))
+    assert torch.equal(logits_of(folder), before)
+
+
+def test_weights_do_not_pile_up_while_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_tiny_llama(tmp_path, num_hidden_layers=6)
+    per_layer = sum(name.startswith("model.layers.0.") for name in load_file(folder / WEIGHTS))
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    most = 0
+
+    def watched(self: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+        nonlocal most
+        tensor = read(self, name, dtype)
+        alive.add(tensor)
+        most = max(most, len(alive))
+        return tensor
+
+    read = Checkpoint.tensor
+    monkeypatch.setattr(Checkpoint, "tensor", watched)
+    load_model(folder)
+    assert 1 < most <= 1 + per_layer
+
+
 @pytest.mark.parametrize("keep", [0, 7, 100, -40])
 def test_a_truncated_weight_file(folder: Path, keep: int) -> None:
     path = folder / WEIGHTS
@@ -150,18 +136,6 @@ def test_pickles_are_never_read(folder: Path) -> None:
     torch.save(tensors, folder / "pytorch_model.bin")
     (folder / WEIGHTS).unlink()
     with pytest.raises(ModelError, match="no safetensors"):
-        load_model(folder)
-
-
-def test_broken_or_missing_configuration(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
-        load_model(folder)
-    (folder / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match="no JSON object"):
-        load_model(folder)
-    (folder / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"config\.json does not exist"):
         load_model(folder)
 
 

@@ -207,7 +207,9 @@ class Submit(_message.Message):
     class_label: _builtins.str
     """From the API key's configuration, never from a client's header."""
     tenant_salt: _builtins.bytes
-    """Separates tenants in the prefix cache. Reserved, ignored."""
+    """Separates tenants in the prefix cache: prompts are only shared under equal salts. At most 64
+    bytes.
+    """
     priority: _builtins.int
     """Reserved, ignored."""
     deadline_ms: _builtins.int
@@ -223,7 +225,11 @@ class Submit(_message.Message):
     @_builtins.property
     def sampling(self) -> Global___SamplingOptions: ...
     @_builtins.property
-    def grammar(self) -> Global___Grammar: ...
+    def grammar(self) -> Global___Grammar:
+        """What the answer must look like. A grammar that is invalid, too large or too slow to compile is
+        refused. Where it leaves nothing but tokens that another option bans, the grammar is kept.
+        """
+
     @_builtins.property
     def speculation(self) -> Global___SpeculationOptions: ...
     @_builtins.property
@@ -231,7 +237,9 @@ class Submit(_message.Message):
         """Tokens the client predicts (OpenAI "prediction"). Reserved: refused by name until supported."""
 
     @_builtins.property
-    def logprobs(self) -> Global___LogprobsOptions: ...
+    def logprobs(self) -> Global___LogprobsOptions:
+        """Unset = none. Of the target's own law, before any sampling option acts on it."""
+
     def __init__(
         self,
         *,
@@ -268,6 +276,11 @@ Global___Submit: _TypeAlias = Submit  # noqa: Y015
 
 @_typing.final
 class SamplingOptions(_message.Message):
+    """Acts on every token alike, drafted or not, in this order: penalties, bias, bad words, min tokens,
+    grammar, temperature, min_p, top_k, top_p. Values out of bounds are refused by name. Describe lists
+    what works beyond greedy, temperature, top_p, top_k, max_tokens, stop_token_ids and ignore_eos.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TEMPERATURE_FIELD_NUMBER: _builtins.int
@@ -284,31 +297,35 @@ class SamplingOptions(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """0 = greedy."""
+    """0 = greedy; at most 100."""
     top_p: _builtins.float
     """1 = off; 0 is read as "not set" and is off too."""
     top_k: _builtins.int
     """0 = off."""
     min_p: _builtins.float
-    """Everything but greedy, temperature, top_p, top_k, max_tokens, stop_token_ids and ignore_eos is
-    refused by name unless Describe lists it as supported.
-    """
+    """0 = off; at most 1. Of the highest probability after temperature."""
     repetition_penalty: _builtins.float
-    """0 is read as "not set" (1 = off)."""
+    """Over prompt and output; within 0.01…100. 0 is read as "not set" (1 = off)."""
     presence_penalty: _builtins.float
+    """Over the output alone, as frequency_penalty; within ±2."""
     frequency_penalty: _builtins.float
     min_tokens: _builtins.int
+    """What would end the request cannot be drawn before so many tokens; at most max_tokens."""
     max_tokens: _builtins.int
     """Tokens to emit at most, resumed ones included; required, at least 1."""
     ignore_eos: _builtins.bool
     @_builtins.property
-    def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]: ...
-    @_builtins.property
-    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """In addition to the model's end-of-sequence ids."""
+    def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
+        """At most 1024; of a token named twice, the sum."""
 
     @_builtins.property
-    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenSequence]: ...
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In addition to the model's end-of-sequence ids; at most 1024."""
+
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenSequence]:
+        """Token sequences that the answer never completes; at most 128 of at most 32 tokens."""
+
     def __init__(
         self,
         *,
@@ -342,6 +359,7 @@ class LogitBias(_message.Message):
     BIAS_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     bias: _builtins.float
+    """Within ±100."""
     def __init__(
         self,
         *,
@@ -384,6 +402,7 @@ class Grammar(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
     text: _builtins.str
+    """At most 64 KiB."""
     def __init__(
         self,
         *,
@@ -438,6 +457,7 @@ class LogprobsOptions(_message.Message):
 
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     top_logprobs: _builtins.int
+    """Alternatives reported beside each token; at most 20."""
     def __init__(
         self,
         *,
@@ -525,11 +545,13 @@ class RequestTokens(_message.Message):
     drafter_index: _builtins.int
     """Index into Describe's drafters; meaningful when accepted_tokens > 0."""
     cached_prompt_tokens: _builtins.int
-    """Prompt tokens served from the prefix cache; set with the first token. Reserved, 0."""
+    """Prompt tokens served from the prefix cache; set with the first token."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
-    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]: ...
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """One for each of token_ids, if the request asked for them."""
+
     @_builtins.property
     def finish(self) -> Global___Finish: ...
     @_builtins.property
@@ -570,8 +592,11 @@ class TokenLogprobs(_message.Message):
     TOP_IDS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     logprob: _builtins.float
+    """Natural logarithm."""
     @_builtins.property
-    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The likeliest first, at a tie the lower id."""
+
     @_builtins.property
     def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     def __init__(

@@ -1,0 +1,154 @@
+"""Paged attention on a GPU: the "triton" backend.
+
+Every row is computed as in decoding, by itself, over its own length of its sequence's pages: a
+verify round and a prefill chunk are both just rows. Nothing is copied to the host and every shape
+follows from the row table's, so a forward with this backend can be captured in a CUDA graph.
+
+Knows: how plans map to the kernels' arguments. Does not know: models, requests, who owns a page.
+The kernels (triton_kernels) also run on CPUs in Triton's interpreter, which is how they are tested
+without a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from triton import knobs
+
+from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.attention.triton_kernels import attend_split, combine_splits
+from outrider_worker.kv import PAGE_TOKENS, KvPool
+
+_HEAD_TILE = 16
+"""Query heads of one program: the height of a tensor core's product."""
+
+_KEY_TILE = 128
+"""Key dimensions multiplied at once; a latent key of 576 takes five turns."""
+
+_SPLITS = 8
+"""Parts that a long row's keys are cut into, so that few rows still fill a GPU."""
+
+_SPLIT_PAGES = 4
+"""Pages of a part at least: shorter rows are not worth cutting."""
+
+
+class TritonAttention:
+    """Row-wise paged attention in Triton (an AttentionBackend)."""
+
+    def plan(
+        self,
+        rows: Rows,
+        pool: KvPool,
+        query_heads: int,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> AttentionPlan:
+        """Tile sizes and scratch of one forward; looks at shapes only, never at values."""
+        if rows.tail_mask is not None or rows.parents is not None:
+            raise UnsupportedRows("Triton attention serves chains only: no parents, no tail mask")
+        if window is not None and window < 1:
+            raise UnsupportedRows(f"a window of {window} keys leaves a row nothing to see")
+        return _TritonPlan(rows, pool, query_heads, scale, window or 0)
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """What the splits hand to the second kernel. Entries of empty splits are never read."""
+
+    mixed: Tensor
+    """[R, Hq, SPLITS, Dv] float32"""
+    peaks: Tensor
+    """[R, Hq, SPLITS] float32"""
+    totals: Tensor
+    """[R, Hq, SPLITS] float32"""
+
+    @classmethod
+    def allocate(cls, rows: int, heads: int, value_dim: int, device: torch.device) -> _Scratch:
+        def empty(*size: int) -> Tensor:
+            return torch.empty(rows, heads, _SPLITS, *size, dtype=torch.float32, device=device)
+
+        return cls(mixed=empty(value_dim), peaks=empty(), totals=empty())
+
+
+class _TritonPlan:
+    """One forward's arguments, the same in every layer but for the pages."""
+
+    def __init__(
+        self, rows: Rows, pool: KvPool, query_heads: int, scale: float | None, window: int
+    ) -> None:
+        self._rows, self._pool, self._heads = rows, pool, query_heads
+        self._scale = pool.key_dim**-0.5 if scale is None else scale
+        self._window = window
+        device = rows.lengths.device
+        self._scratch = _Scratch.allocate(rows.count, query_heads, pool.value_dim, device)
+        # The interpreter multiplies bfloat16 wrongly, and float32 means float32.
+        self._widen = bool(knobs.runtime.interpret) or pool.dtype is torch.float32
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """See AttentionPlan.attend. q: [R, Hq, Dk] → [R, Hq, Dv]; zeros for padding rows."""
+        if q.stride(2) != 1:
+            q = q.contiguous()
+        out = q.new_empty(q.shape[0], self._heads, self._pool.value_dim)
+        if self._rows.count:
+            self._attend_splits(layer, q)
+            self._combine_splits(out)
+        return out
+
+    def _attend_splits(self, layer: int, q: Tensor) -> None:
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        rows, scratch = self._rows, self._scratch
+        group = self._heads // self._pool.kv_heads
+        # No row has more pages than the table has columns: splits that all rows leave empty.
+        splits = min(_SPLITS, -(-rows.page_table.shape[1] // _SPLIT_PAGES))
+        grid = (rows.count, self._pool.kv_heads * -(-group // _HEAD_TILE), splits)
+        attend_split[grid](
+            q,
+            keys,
+            values,
+            rows.sequence,
+            rows.lengths,
+            rows.page_table,
+            scratch.mixed,
+            scratch.peaks,
+            scratch.totals,
+            *q.stride()[:2],
+            *keys.stride(),
+            *values.stride(),
+            rows.page_table.stride(0),
+            self._scale,
+            GROUP=group,
+            KEY_DIM=self._pool.key_dim,
+            VALUE_DIM=self._pool.value_dim,
+            HEAD_TILE=_HEAD_TILE,
+            KEY_TILE=_tile(min(self._pool.key_dim, _KEY_TILE)),
+            VALUE_TILE=_tile(self._pool.value_dim),
+            WINDOW=self._window,
+            PAGE_TOKENS=PAGE_TOKENS,
+            SPLITS=_SPLITS,
+            SPLIT_PAGES=_SPLIT_PAGES,
+            WIDEN=self._widen,
+            num_warps=4,
+            num_stages=2,
+        )
+
+    def _combine_splits(self, out: Tensor) -> None:
+        combine_splits[(self._rows.count, self._heads)](
+            self._scratch.mixed,
+            self._scratch.peaks,
+            self._scratch.totals,
+            self._rows.lengths,
+            out,
+            VALUE_DIM=self._pool.value_dim,
+            VALUE_TILE=_tile(self._pool.value_dim),
+            WINDOW=self._window,
+            PAGE_TOKENS=PAGE_TOKENS,
+            SPLITS=_SPLITS,
+            SPLIT_PAGES=_SPLIT_PAGES,
+        )
+
+
+def _tile(size: int) -> int:
+    """The smallest tile Triton takes that holds `size`: a power of two, 16 at least."""
+    return max(16, 1 << (size - 1).bit_length())

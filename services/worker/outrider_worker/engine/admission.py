@@ -1,0 +1,111 @@
+"""Who of the waiting line is let in. Pure Python over request records.
+
+First come, first served: the oldest enters when there is room for all its known tokens and a page
+to grow into, and nobody overtakes it for memory. One case is passed over: a request whose
+beginning is just being computed for another one waits until it can be taken from the prefix cache,
+so that the choices of one prompt prefill it once. What it needs is set aside meanwhile.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from outrider_worker.engine.pages import PageAccount
+from outrider_worker.engine.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """The request that computes a beginning, in which epoch, and how long the beginning is."""
+
+    source: Request
+    epoch: int
+    tokens: int
+
+    @property
+    def pending(self) -> bool:
+        return self.source.epoch == self.epoch and self.source.committed < self.tokens
+
+
+class Admission:
+    """Takes room for those who may enter, and remembers who waits for whose beginning."""
+
+    def __init__(self, pages: PageAccount, pools: Collection[str] = ()) -> None:
+        """`pools`: the drafters' pools whose cached length is wanted with each hit."""
+        self._pages = pages
+        self._pools = pools
+        self._awaited: dict[Request, _Awaited] = {}
+
+    def enter(
+        self, waiting: Sequence[Request], running: Sequence[Request], seats: int
+    ) -> list[Request]:
+        """Let in who may enter, oldest first: they own the slots of all their known tokens then.
+
+        Args:
+            waiting: the line, oldest first; it is not changed.
+            running: whose beginnings may be worth waiting for.
+            seats: how many may enter at most.
+        """
+        entered: list[Request] = []
+        set_aside_pages = passed_over = 0
+        for request in waiting:
+            if len(entered) + passed_over == seats:
+                break
+            if self._awaits_prefix(request, [*running, *entered]):
+                passed_over += 1
+                set_aside_pages += self._pages.pages_for(self._first_slots(request))
+            elif self._begin(request, set_aside_pages):
+                entered.append(request)
+            else:
+                break
+        return entered
+
+    def forget(self, request: Request) -> None:
+        """The request has left the line."""
+        self._awaited.pop(request, None)
+
+    def _begin(self, request: Request, set_aside_pages: int) -> bool:
+        """Take the room of a request's known tokens; False if there is not enough."""
+        hit = self._pages.cache.match(request.token_ids, request.spec.tenant_salt, self._pools)
+        needed_pages = self._pages.cost_pages(self._first_slots(request), hit)
+        if needed_pages + set_aside_pages > self._pages.spare_pages:
+            return False
+        self._pages.adopt(request, hit)
+        self._pages.try_reserve(request, len(request.token_ids))
+        return True
+
+    def _first_slots(self, request: Request) -> int:
+        """Room to start with: what is known and a page more, if it can ever need that."""
+        return min(len(request.token_ids) + self._pages.page_tokens, request.limit_tokens)
+
+    def _awaits_prefix(self, request: Request, others: Sequence[Request]) -> bool:
+        """True while more of its beginning is under way than the cache has."""
+        if not self._pages.cache.enabled:
+            return False
+        awaited = self._awaited.get(request)
+        if awaited is not None and awaited.pending:
+            return True
+        self.forget(request)
+        common, source = max(
+            ((self._coming_tokens(other, request), other) for other in others),
+            key=lambda found: found[0],
+            default=(0, request),
+        )
+        if common == 0 or common <= self._cached_tokens(request):
+            return False
+        self._awaited[request] = _Awaited(source, source.epoch, common)
+        return True
+
+    def _cached_tokens(self, request: Request) -> int:
+        return self._pages.cache.match(request.token_ids, request.spec.tenant_salt).tokens
+
+    def _coming_tokens(self, source: Request, request: Request) -> int:
+        """Tokens in whole pages that both begin with, if the source has not committed them all."""
+        if source.spec.tenant_salt != request.spec.tenant_salt:
+            return 0
+        page, end = self._pages.page_tokens, 0
+        usable = min(len(source.token_ids), len(request.token_ids) - 1)
+        while end + page <= usable and (
+            source.token_ids[end : end + page] == request.token_ids[end : end + page]
+        ):
+            end += page
+        return end if end > source.committed else 0

@@ -1,0 +1,57 @@
+"""A step on its way: what was launched for whom, until its results are read. Plain data."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from outrider_worker.engine.turn import Turn
+from outrider_worker.engine.types import NO_DRAFT, Draft, Request
+from outrider_worker.runner import Step
+
+
+@dataclass(slots=True)
+class Member:
+    """A request of a round, as it was when the round was launched.
+
+    reach: K/V entries the round may commit for it. draft: what is being judged; unknown to the
+    host until the step before has been read, where the device drafted.
+    """
+
+    request: Request
+    epoch: int
+    reach: int = 0
+    draft: Draft = NO_DRAFT
+
+    @property
+    def current(self) -> bool:
+        """Whether results may still be applied to it."""
+        return self.request.epoch == self.epoch
+
+
+@dataclass(slots=True)
+class Flight:
+    """One launched step.
+
+    completing: requests whose prompt's last chunk is in it. drafting: those the device drafts for,
+    with how many drafts each may get.
+    """
+
+    turn: Turn
+    step: Step
+    members: list[Member] = field(default_factory=list)
+    completing: list[Member] = field(default_factory=list)
+    drafting: list[tuple[Member, int]] = field(default_factory=list)
+
+    def hoped_tokens(self, request: Request) -> int:
+        """Drafts that this step may have made for a request."""
+        return next((ask for member, ask in self.drafting if member.request is request), 0)
+
+    def see_drafts(self) -> None:
+        """The step before has been read: now the drafts under judgement are known."""
+        for member in self.members:
+            if member.current:
+                member.draft = member.request.draft
+
+
+def members_of(requests: Iterable[Request]) -> list[Member]:
+    """Requests in their present epoch."""
+    return [Member(request, request.epoch) for request in requests]

@@ -1,0 +1,184 @@
+"""The way of a request through the engine: taken in, seated, given tokens, ended.
+
+Knows: who is told what, and all that must be let go of when a request leaves. Does not know:
+rounds, plans, the device's results.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider_worker.engine.commit import Commit, end_ids
+from outrider_worker.engine.constraint import ConstraintFailed
+from outrider_worker.engine.feeding import DrafterFeed
+from outrider_worker.engine.inbox import Cancel, Command, DropOwner, EndAll, Submit
+from outrider_worker.engine.pages import PageAccount
+from outrider_worker.engine.scheduler import Scheduler
+from outrider_worker.engine.turn import Turn
+from outrider_worker.engine.types import (
+    NO_DRAFT,
+    Draft,
+    Failure,
+    FailureCode,
+    Finish,
+    FinishReason,
+    Request,
+    RequestRefused,
+    TokenLogprobs,
+    TokenNews,
+)
+from outrider_worker.runner import Runner
+
+
+@dataclass(frozen=True)
+class RosterParts:
+    """What the roster works with."""
+
+    scheduler: Scheduler
+    pages: PageAccount
+    runner: Runner
+    feed: DrafterFeed | None
+    drafter_name: str
+    eos_token_ids: frozenset[int]
+
+
+class Roster:
+    """All live requests and the news of the step at hand."""
+
+    def __init__(self, parts: RosterParts) -> None:
+        self._scheduler = parts.scheduler
+        self._pages = parts.pages
+        self._runner = parts.runner
+        self._feed = parts.feed
+        self._drafter_name = parts.drafter_name
+        self._eos_token_ids = parts.eos_token_ids
+        self._news: list[TokenNews] = []
+
+    def take_news(self) -> list[TokenNews]:
+        """What there is to tell since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def take_in(self, commands: Sequence[Command], turn: Turn) -> None:
+        """Apply what came in from outside, then end what has run out of time."""
+        scheduler = self._scheduler
+        for command in commands:
+            match command:
+                case Submit():
+                    self._submit(command, turn)
+                case Cancel(owner, request_id, choice):
+                    for key in scheduler.keys_of(owner, request_id):
+                        if choice in (None, key.choice_index):
+                            self.end(scheduler.get(key), Finish(FinishReason.CANCELLED), turn)
+                case DropOwner(owner):
+                    for key in scheduler.keys_of(owner):
+                        self._forget(scheduler.get(key), turn)
+                case EndAll(message):
+                    for request in scheduler.everyone():
+                        self.end(request, Failure(FailureCode.UNAVAILABLE, message), turn)
+        for request in scheduler.overdue(turn.started_s):
+            self.end(request, Failure(FailureCode.DEADLINE, "the deadline has passed"), turn)
+
+    def admit(self) -> None:
+        """Let requests from the line sit down while there are seats and room."""
+        for request in self._scheduler.admit():
+            self._runner.seat(request, end_ids(request, self._eos_token_ids))
+
+    def step_back(self, request: Request, draft: Draft, turn: Turn) -> None:
+        """A request was preempted: the drafts it had were made for nothing."""
+        turn.note_draft(request, draft, self._drafter_name, verified=0, accepted=0)
+        if self._feed is not None:
+            self._feed.forget(request.spec.key)
+
+    def give(
+        self,
+        request: Request,
+        commit: Commit,
+        turn: Turn,
+        logprobs: Sequence[TokenLogprobs] = (),
+    ) -> None:
+        """Append what a step brought a request, tell it, and end it if that was the end."""
+        first = request.emitted_here == 0
+        token_ids = commit.token_ids
+        request.token_ids.extend(token_ids)
+        request.committed = len(request.token_ids) - 1
+        self._pages.publish(request)
+        finish: Finish | Failure | None = commit.finish
+        if finish is None:
+            finish = self._follow_grammar(request, token_ids)
+        news = TokenNews(
+            request.spec.key,
+            token_ids,
+            commit.accepted_tokens,
+            self._drafter_name,
+            logprobs=_asked_logprobs(request, logprobs[: len(token_ids)]),
+            cached_prompt_tokens=request.cached_tokens if first else 0,
+        )
+        if finish is not None:
+            self.end(request, finish, turn, news)
+        elif token_ids:
+            self._news.append(news)
+
+    def end(
+        self, request: Request, end: Finish | Failure, turn: Turn, last: TokenNews | None = None
+    ) -> None:
+        """A request's last news, after which nothing of it is left."""
+        self._forget(request, turn)
+        last = last or TokenNews(request.spec.key, (), drafter=self._drafter_name)
+        self._news.append(
+            TokenNews(
+                last.key,
+                last.token_ids,
+                last.accepted_tokens,
+                last.drafter,
+                end,
+                request.totals,
+                request.emitted_here,
+                last.logprobs,
+                last.cached_prompt_tokens,
+            )
+        )
+
+    def _submit(self, command: Submit, turn: Turn) -> None:
+        """Take a request in, or tell it why not.
+
+        An id that is in use has one owner of its news: both end, for they cannot be told apart.
+        """
+        scheduler, spec = self._scheduler, command.spec
+        try:
+            scheduler.submit(spec).constraint = command.constraint
+        except RequestRefused as refused:
+            if scheduler.has(spec.key):
+                self.end(scheduler.get(spec.key), refused.failure, turn)
+            else:
+                self._news.append(TokenNews(spec.key, (), end=refused.failure))
+
+    def _forget(self, request: Request, turn: Turn) -> None:
+        """Free all it owns. Drafts it had at hand were made for nothing, and are counted."""
+        turn.note_draft(request, request.draft, self._drafter_name, verified=0, accepted=0)
+        request.draft = NO_DRAFT
+        self._scheduler.remove(request)
+        if self._feed is not None:
+            self._feed.forget(request.spec.key)
+
+    @staticmethod
+    def _follow_grammar(request: Request, token_ids: Sequence[int]) -> Failure | None:
+        if request.constraint is None:
+            return None
+        try:
+            request.constraint.advance(token_ids)
+        except ConstraintFailed as failure:
+            return Failure(FailureCode.INVALID, str(failure), "grammar")
+        return None
+
+
+def _asked_logprobs(
+    request: Request, logprobs: Sequence[TokenLogprobs]
+) -> tuple[TokenLogprobs, ...]:
+    """As many alternatives as this request wants: others of its batch may have wanted more."""
+    top = request.spec.sampling.top_logprobs
+    if top is None:
+        return ()
+    return tuple(
+        TokenLogprobs(each.logprob, each.top_ids[:top], each.top_logprobs[:top])
+        for each in logprobs
+    )

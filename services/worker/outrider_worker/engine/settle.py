@@ -1,0 +1,85 @@
+"""Applies what a step brought back: tokens to requests, counts to the turn.
+
+Knows: whose each result is, and in which order things happen to a request. Does not know: how the
+step was launched or what comes next.
+"""
+
+from collections.abc import Sequence
+
+from outrider_worker.engine.commit import commit_run, end_ids
+from outrider_worker.engine.drafting import Drafting
+from outrider_worker.engine.flight import Flight, Member
+from outrider_worker.engine.roster import Roster
+from outrider_worker.engine.turn import Turn
+from outrider_worker.engine.types import NO_DRAFT, Draft
+from outrider_worker.results import FirstToken, RoundOutcome, StepResult
+
+
+class Settler:
+    """Hands results to the requests that are still in the epoch they were launched in."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        drafting: Drafting,
+        eos_token_ids: frozenset[int],
+        vocab_size: int,
+    ) -> None:
+        self._roster = roster
+        self._drafting = drafting
+        self._eos_token_ids = eos_token_ids
+        self._vocab_size = vocab_size
+
+    def settle(self, flight: Flight, result: StepResult) -> None:
+        """Apply a step's results, in the order in which the device produced them."""
+        turn, times = flight.turn, result.times
+        turn.target_s += times.target_s
+        turn.feed_s += times.feed_s
+        turn.draft_s += times.draft_s
+        turn.prefill_s += times.prefill_s
+        turn.pool_tokens = sum(len(member.draft) for member in flight.members)
+        drafts = self._next_drafts(flight, result.drafts)
+        for member, outcome in zip(flight.members, result.round, strict=True):
+            self._settle_round(member, outcome, drafts.get(id(member.request), NO_DRAFT), turn)
+        for member, first in zip(flight.completing, result.first, strict=True):
+            self._settle_first(member, first, drafts.get(id(member.request), NO_DRAFT), turn)
+
+    def _next_drafts(self, flight: Flight, drafts: Sequence[Draft]) -> dict[int, Draft]:
+        """What the device drafted behind this step's tokens, by request."""
+        return {
+            id(member.request): draft.cut(ask, self._vocab_size)
+            for (member, ask), draft in zip(flight.drafting, drafts, strict=True)
+            if member.current
+        }
+
+    def _settle_round(
+        self, member: Member, outcome: RoundOutcome, next_draft: Draft, turn: Turn
+    ) -> None:
+        """A round's result for one request; a row of one that has gone was wasted."""
+        request = member.request
+        turn.note_rows(request.committed, outcome.verified + 1)
+        if not member.current:
+            return
+        request.ahead -= member.reach
+        ends = end_ids(request, self._eos_token_ids)
+        commit = commit_run(outcome.emitted, outcome.accepted, request.room_tokens, ends)
+        turn.note_draft(
+            request, member.draft, self._drafting.name, outcome.verified, commit.accepted_tokens
+        )
+        turn.accepted_tokens += commit.accepted_tokens
+        turn.emitted_tokens += len(commit.token_ids)
+        request.draft = next_draft
+        self._roster.give(request, commit, turn, outcome.logprobs)
+
+    def _settle_first(
+        self, member: Member, first: FirstToken, next_draft: Draft, turn: Turn
+    ) -> None:
+        """The token that a finished prompt emitted."""
+        request = member.request
+        if not member.current:
+            return
+        ends = end_ids(request, self._eos_token_ids)
+        commit = commit_run([first.token_id], 0, request.room_tokens, ends)
+        turn.first_tokens += len(commit.token_ids)
+        request.draft = next_draft
+        self._roster.give(request, commit, turn, first.logprobs)

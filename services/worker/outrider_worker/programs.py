@@ -1,0 +1,269 @@
+"""What one step does on the device: tensors in, tensors out, no host in between.
+
+    a round:  pick drafts → row table → target forward | sample → judge → commit
+    then:     a prefill chunk → first tokens, and drafts for the round to come
+
+Everything a round needs of the one before it lies in the seats. Each method is one piece of work
+of a stream; none waits for the device, copies to the host or branches on a tensor.
+
+Knows: the order of operations and their shapes. Does not know: requests, plans, how work is
+launched or read (runner).
+
+Letters: n requests of a round, b rows, W = longest draft + 1, m finished prompts, d next drafts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outrider_worker.graphs import Forwards, make_forwards
+from outrider_worker.kv import KvPool
+from outrider_worker.model.base import CausalLM
+from outrider_worker.rows import RowLayout, lay_out
+from outrider_worker.sampling import SampledRows, SeatSampling, Stages, logprobs_of, sample
+from outrider_worker.seats import SeatState
+from outrider_worker.speculate.device import DeviceDrafter, DraftBatch
+from outrider_worker.speculate.pick import chain_scores, pick
+from outrider_worker.speculate.verify import Verifier
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What sampling has to do for a batch, as the host knows it.
+
+    top_logprobs: alternatives reported for each token; None = no logprobs.
+    """
+
+    stages: Stages
+    top_logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class PageInput:
+    """Entries of the page table that change; [X] int64 each."""
+
+    seats: Tensor
+    columns: Tensor
+    pages: Tensor
+
+
+@dataclass(frozen=True)
+class PickInput:
+    """How drafts at hand are ranked; see speculate.pick."""
+
+    survival: Tensor
+    class_row: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class RoundInput:
+    """A round over `seats` [n].
+
+    rows: b. width: longest draft. verify_tokens: V. caps [n]: drafts verified at most.
+    drafts [n, width], lengths [n]: the drafts to verify where the host knows them.
+    picking: how to choose among drafts on the device; None = all that caps allow are verified.
+    """
+
+    seats: Tensor
+    rows: int
+    width: int
+    verify_tokens: int
+    caps: Tensor
+    wanted: Wanted
+    drafts: Tensor | None = None
+    lengths: Tensor | None = None
+    picking: PickInput | None = None
+    uniform: bool = False
+
+
+@dataclass(frozen=True)
+class RoundForward:
+    """A round whose logits are there and whose rows are not judged yet."""
+
+    layout: RowLayout
+    verified: Tensor
+    """[n] drafts that got a row"""
+    logits: Tensor
+    """[b, V] float32"""
+
+
+@dataclass(frozen=True)
+class PrefillInput:
+    """Chunks of known text: seats, starts, counts [c]; `rows` = Σ counts.
+
+    completing: [m] indices of the chunks whose last row emits a token.
+    """
+
+    seats: Tensor
+    starts: Tensor
+    counts: Tensor
+    rows: int
+    completing: Tensor
+    wanted: Wanted
+
+
+@dataclass(frozen=True)
+class DraftInput:
+    """Drafts wanted for seats [r], at most `asks` [r] each, in tables of `tokens` columns."""
+
+    seats: Tensor
+    asks: Tensor
+    tokens: int
+
+
+@dataclass(frozen=True)
+class SeatSize:
+    """How much the device keeps: seats, tokens of a context and a draft, rows of one round."""
+
+    seats: int
+    max_context_tokens: int
+    max_draft_tokens: int
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class Programs:
+    """One model and everything it runs with; all on one device."""
+
+    model: CausalLM
+    forwards: Forwards
+    pool: KvPool
+    seats: SeatState
+    sampling: SeatSampling
+    verifier: Verifier
+    drafter: DeviceDrafter | None = None
+
+    @classmethod
+    def over(
+        cls,
+        model: CausalLM,
+        pool: KvPool,
+        size: SeatSize,
+        verifier: Verifier,
+        drafter: DeviceDrafter | None = None,
+    ) -> Programs:
+        """With empty seats of `size`, and forwards launched as the pool's device does it."""
+        device = pool.keys[0].device
+        state = SeatState.allocate(
+            size.seats, size.max_context_tokens, size.max_draft_tokens, device
+        )
+        sampling = SeatSampling(size.seats, device)
+        forwards = make_forwards(model, pool, state.page_table, size.max_rows)
+        return cls(model, forwards, pool, state, sampling, verifier, drafter)
+
+    def show_pages(self, change: PageInput) -> None:
+        """Bring the page table up to date."""
+        self.seats.write_pages(change.seats, change.columns, change.pages)
+
+    def forward_round(self, order: RoundInput) -> RoundForward:
+        """Pick the drafts, lay out the rows, run the target over them."""
+        state = self.seats
+        if order.drafts is not None and order.lengths is not None:
+            state.write_drafts(order.seats, order.drafts, order.lengths)
+        verified = self._picked(order)
+        alive = state.room[order.seats] > 0
+        layout = lay_out(
+            state,
+            order.seats,
+            first=state.known[order.seats] - 1,
+            counts=torch.where(alive, verified + 1, 0),
+            rows=order.rows,
+            uniform=order.uniform,
+        )
+        hidden = self.forwards(layout.rows, self.pool)
+        return RoundForward(layout, verified, self.model.logits(hidden))
+
+    def judge_round(self, order: RoundInput, run: RoundForward, masks: Tensor | None) -> Tensors:
+        """Sample every row, judge the drafts, commit. masks: [n, W, ⌈V/32⌉] int32.
+
+        Returns verified, accepted [n], emitted [n, W], and logprobs where they are wanted.
+        """
+        state, layout, width = self.seats, run.layout, order.width + 1
+        seat, positions = layout.rows.sequence, layout.rows.positions
+        seen = SampledRows(
+            seat=seat,
+            known=layout.rows.lengths,
+            index=positions + 1 - state.prompt_tokens[seat],
+            history=state.history,
+            prompt_tokens=state.prompt_tokens,
+        )
+        mask = None if masks is None else layout.to_flat(masks)
+        tokens = sample(run.logits, seen, self.sampling, order.wanted.stages, mask)
+        samples = layout.to_padded(tokens, width)
+        drafts, known = state.drafts(order.seats, order.width), state.known[order.seats]
+        verdict = self.verifier.verify(samples, drafts, run.verified, order.seats, known)
+        found = self._logprobs(run.logits, tokens, order.wanted)
+        state.advance(order.seats, verdict.emitted, verdict.accepted)
+        return {
+            "verified": run.verified,
+            "accepted": verdict.accepted,
+            "emitted": verdict.emitted,
+            **{name: layout.to_padded(values, width) for name, values in found.items()},
+        }
+
+    def prefill(self, order: PrefillInput, masks: Tensor | None) -> Tensors:
+        """Run chunks of known text; the completing ones emit a token. masks: [m, ⌈V/32⌉] int32.
+
+        Returns first [m], and logprobs where they are wanted.
+        """
+        state = self.seats
+        layout = lay_out(state, order.seats, order.starts, order.counts, order.rows)
+        hidden = self.model.forward(layout.rows, self.pool)
+        if not order.completing.shape[0]:
+            return {}
+        last = layout.last_rows(order.counts)[order.completing]
+        seats = order.seats[order.completing]
+        known = layout.rows.lengths[last]
+        seen = SampledRows(
+            seat=seats,
+            known=known,
+            index=known - state.prompt_tokens[seats],
+            history=state.history,
+            prompt_tokens=state.prompt_tokens,
+        )
+        logits = self.model.logits(hidden[last])
+        tokens = sample(logits, seen, self.sampling, order.wanted.stages, masks)
+        state.advance(seats, tokens[:, None], torch.zeros_like(tokens))
+        found = self._logprobs(logits, tokens, order.wanted)
+        return {"first": tokens, **{f"first_{name}": v[:, None] for name, v in found.items()}}
+
+    def draft(self, order: DraftInput) -> Tensors:
+        """Draft for the next round. Returns draft_ids [r, d], draft_len [r], draft_bins [r, d]."""
+        assert self.drafter is not None, "drafts were ordered of a device without a drafter"
+        state, seats = self.seats, order.seats
+        limit = torch.minimum(order.asks, state.room[seats] - 1).clamp(min=0)
+        batch = DraftBatch(seats, state.history, state.known[seats], limit)
+        drafts = self.drafter.propose(batch, order.tokens)
+        state.write_drafts(seats, drafts.token_ids, drafts.lengths, drafts.bins)
+        return {
+            "draft_ids": drafts.token_ids,
+            "draft_len": drafts.lengths,
+            "draft_bins": drafts.bins,
+        }
+
+    def _picked(self, order: RoundInput) -> Tensor:
+        """[n] drafts to verify of each request."""
+        if order.lengths is not None:
+            return order.lengths
+        lengths = torch.minimum(self.seats.draft_len[order.seats], order.caps)
+        if order.picking is None:
+            return lengths
+        picking, bins = order.picking, self.seats.draft_bins[order.seats, : order.width]
+        scores = chain_scores(bins, lengths, picking.survival, picking.class_row, picking.weight)
+        return pick(scores, lengths, order.verify_tokens)
+
+    def _logprobs(self, logits: Tensor, tokens: Tensor, wanted: Wanted) -> Tensors:
+        if wanted.top_logprobs is None:
+            return {}
+        found = logprobs_of(logits, tokens, wanted.top_logprobs)
+        return {
+            "logprob": found.logprob,
+            "top_ids": found.top_ids,
+            "top_logprobs": found.top_logprobs,
+        }

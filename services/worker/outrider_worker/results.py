@@ -1,0 +1,135 @@
+"""What a step brought back, as plain values for the engine.
+
+Knows: the names under which a step's tensors come, and how to cut padded tables to what counts.
+Does not know: how they were computed, whose they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from outrider_worker.engine.types import NO_DRAFT, Draft, TokenLogprobs
+from outrider_worker.streams import Done
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Device seconds of one step by part."""
+
+    target_s: float = 0.0
+    feed_s: float = 0.0
+    draft_s: float = 0.0
+    prefill_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.target_s + self.feed_s + self.draft_s + self.prefill_s
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """What a round gave one request.
+
+    verified: drafts that got a row. accepted: how many of them held. emitted: accepted + 1 tokens.
+    logprobs: of the emitted tokens; empty where none were wanted.
+    """
+
+    verified: int
+    accepted: int
+    emitted: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The token a finished prompt emitted."""
+
+    token_id: int
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """By request, in the orders' sequence: the round's, the completing chunks', the drafted ones'.
+
+    drafts is empty where the device made none.
+    """
+
+    round: tuple[RoundOutcome, ...]
+    first: tuple[FirstToken, ...]
+    drafts: tuple[Draft, ...]
+    times: Times
+
+
+NOTHING = StepResult((), (), (), Times())
+"""Of a step in which nothing was launched."""
+
+
+def step_result(begun: Done | None, finished: Done, asked_tokens: Sequence[int]) -> StepResult:
+    """Put together what the two pieces of work of a step brought back."""
+    tensors = finished.tensors
+    seconds = dict(finished.seconds)
+    for part, part_s in (begun.seconds if begun else {}).items():
+        seconds[part] = seconds.get(part, 0.0) + part_s
+    return StepResult(
+        round=_round(tensors),
+        first=_first(tensors),
+        drafts=_drafts(tensors, asked_tokens),
+        times=Times(**{f"{part}_s": value for part, value in seconds.items()}),
+    )
+
+
+def _round(tensors: Mapping[str, Tensor]) -> tuple[RoundOutcome, ...]:
+    if "accepted" not in tensors:
+        return ()
+    verified, accepted = tensors["verified"].tolist(), tensors["accepted"].tolist()
+    emitted = tensors["emitted"].tolist()
+    return tuple(
+        RoundOutcome(
+            verified=verified[line],
+            accepted=count,
+            emitted=tuple(emitted[line][: count + 1]),
+            logprobs=_logprobs(tensors, "", line, count + 1),
+        )
+        for line, count in enumerate(accepted)
+    )
+
+
+def _logprobs(
+    tensors: Mapping[str, Tensor], prefix: str, line: int, count: int
+) -> tuple[TokenLogprobs, ...]:
+    """The first `count` places of a line of the tables [lines, W] and [lines, W, top]."""
+    if f"{prefix}logprob" not in tensors:
+        return ()
+    own, top_ids, top_values = (
+        tensors[f"{prefix}{name}"][line, :count].tolist()
+        for name in ("logprob", "top_ids", "top_logprobs")
+    )
+    return tuple(
+        TokenLogprobs(logprob, tuple(ids), tuple(values))
+        for logprob, ids, values in zip(own, top_ids, top_values, strict=True)
+    )
+
+
+def _first(tensors: Mapping[str, Tensor]) -> tuple[FirstToken, ...]:
+    if "first" not in tensors:
+        return ()
+    return tuple(
+        FirstToken(token_id, _logprobs(tensors, "first_", line, 1))
+        for line, token_id in enumerate(tensors["first"].tolist())
+    )
+
+
+def _drafts(tensors: Mapping[str, Tensor], asked_tokens: Sequence[int]) -> tuple[Draft, ...]:
+    if "draft_len" not in tensors:
+        return ()
+    ids, bins = tensors["draft_ids"].tolist(), tensors["draft_bins"].tolist()
+    return tuple(
+        Draft(tuple(ids[line][:length]), tuple(bins[line][:length]), asked) if asked else NO_DRAFT
+        for line, (length, asked) in enumerate(
+            zip(tensors["draft_len"].tolist(), asked_tokens, strict=True)
+        )
+    )

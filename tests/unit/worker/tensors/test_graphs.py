@@ -1,0 +1,170 @@
+"""Captured forwards: buckets, static buffers and fall-backs, with a capture that only repeats."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from outrider_worker.attention.base import Rows
+from outrider_worker.graphs import (
+    CUDA_ROW_LADDER,
+    CannotCapture,
+    CapturedForwards,
+    EagerForwards,
+    Replay,
+)
+from outrider_worker.kv import KvPool
+from outrider_worker.model.base import CausalLM
+from outrider_worker.model.loader import load_model
+from tests.support.tiny_models import shared_tiny_llama
+from tests.unit.worker.tensors.row_tables import random_text, rows_of, without
+
+BUCKETS = (1, 2, 4, 8)
+TEXTS = [random_text(20, seed) for seed in range(8)]
+PAGES = [[page] for page in range(1, 9)]
+COLUMNS = ("token_ids", "positions", "slots", "sequence", "lengths")
+
+
+@cache
+def tiny_model() -> CausalLM:
+    return load_model(shared_tiny_llama()).model
+
+
+class FakeCapture:
+    """Repeats the work itself, as a graph would: on the same rows, into the same result."""
+
+    def __init__(self, refused: tuple[int, ...] = ()) -> None:
+        self.recorded: list[int] = []
+        self._refused = refused
+
+    def __call__(self, work: Callable[[], Tensor]) -> Replay:
+        result = work().clone()
+        rows = result.shape[0]
+        if rows in self._refused:
+            raise CannotCapture("operation would make the stream wait")
+        self.recorded.append(rows)
+        return lambda: result.copy_(work())
+
+
+class Watched:
+    """A model that remembers the row tables it was given."""
+
+    def __init__(self) -> None:
+        self._model = tiny_model()
+        self.config = self._model.config
+        self.seen: list[Rows] = []
+
+    def forward(self, rows: Rows, pool: KvPool) -> Tensor:
+        columns = {name: getattr(rows, name).clone() for name in COLUMNS}
+        self.seen.append(without(rows, **columns))
+        return self._model.forward(rows, pool)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._model.logits(hidden)
+
+
+class Scene:
+    """Forwards with their own pool, and an eager twin on another pool to compare with."""
+
+    def __init__(self, capture: FakeCapture | None = None) -> None:
+        self.model = Watched()
+        self.capture = capture or FakeCapture()
+        self.table = torch.tensor(PAGES)
+        self.pool, self._twin_pool = (
+            KvPool.of_pages(self.model.config, 9, torch.float32) for _ in range(2)
+        )
+        self.forwards = CapturedForwards(self.model, self.pool, self.table, BUCKETS, self.capture)
+        self._eager = EagerForwards(tiny_model())
+
+    def check(self, count: int, at: int) -> None:
+        """One row each of the first `count` texts at position `at`: equals the eager forward."""
+        rows = self.rows(count, at)
+        expected = self._eager(rows, self._twin_pool)
+        assert torch.equal(self.forwards(rows, self.pool), expected)
+
+    def rows(self, count: int, at: int) -> Rows:
+        spans = [(which, range(at, at + 1)) for which in range(count)]
+        return dataclasses.replace(rows_of(TEXTS, PAGES, spans), page_table=self.table)
+
+
+def test_every_bucket_is_captured_at_start_the_largest_first() -> None:
+    scene = Scene()
+    assert scene.capture.recorded == [8, 4, 2, 1]
+    assert all(rows.lengths.count_nonzero() == 0 for rows in scene.model.seen)
+
+
+def test_a_shrinking_batch_equals_eager_and_leaves_no_row_behind() -> None:
+    """From eight rows down to one, through every bucket and every count between."""
+    scene = Scene()
+    for at, count in enumerate((8, 7, 6, 5, 4, 3, 2, 1)):
+        scene.check(count, at)
+        ran = scene.model.seen[-1]
+        assert ran.count == scene.forwards.bucket(count)
+        for name in COLUMNS:
+            assert getattr(ran, name)[count:].count_nonzero() == 0, name
+    assert scene.forwards.fallbacks == {}
+
+
+def test_poisoned_buffers_are_reset_before_they_are_read() -> None:
+    scene = Scene()
+    with torch.inference_mode():
+        scene.forwards._buffers.columns.fill_(2**40)
+    scene.check(3, at=0)
+    assert scene.model.seen[-1].count == 4
+
+
+def test_alternating_row_counts_capture_nothing_after_the_start() -> None:
+    scene = Scene()
+    for at in range(12):
+        scene.check((8, 1, 3)[at % 3] if at % 2 else 2, at)
+    assert scene.capture.recorded == [8, 4, 2, 1]
+    assert scene.forwards.fallbacks == {}
+
+
+def test_rows_beyond_the_largest_bucket_run_eagerly_and_are_counted() -> None:
+    scene = Scene()
+    spans = [(which, range(2)) for which in range(5)]
+    rows = dataclasses.replace(rows_of(TEXTS, PAGES, spans), page_table=scene.table)
+    for _ in range(2):
+        hidden = scene.forwards(rows, scene.pool)
+    assert hidden.shape[0] == 10
+    assert scene.forwards.fallbacks == {10: 2}
+    assert scene.forwards.bucket(10) == 10
+
+
+def test_a_bucket_that_cannot_be_captured_says_why_and_is_counted() -> None:
+    scene = Scene(FakeCapture(refused=(4,)))
+    assert scene.forwards.refusals == {4: "operation would make the stream wait"}
+    scene.check(3, at=0)
+    assert scene.model.seen[-1].count == 3
+    scene.check(2, at=1)
+    assert scene.forwards.fallbacks == {4: 1}
+
+
+def test_another_pool_or_page_table_is_refused() -> None:
+    scene = Scene()
+    rows = scene.rows(2, at=0)
+    other_pool = KvPool.of_pages(scene.model.config, 9, torch.float32)
+    with pytest.raises(ValueError, match="captured with"):
+        scene.forwards(rows, other_pool)
+    with pytest.raises(ValueError, match="captured with"):
+        scene.forwards(dataclasses.replace(rows, page_table=scene.table.clone()), scene.pool)
+
+
+def test_eager_forwards_pad_nothing_and_never_fall_back() -> None:
+    model: CausalLM = tiny_model()
+    forwards = EagerForwards(model)
+    assert [forwards.bucket(rows) for rows in (1, 5, 300)] == [1, 5, 300]
+    assert forwards.fallbacks == {}
+
+
+def test_the_ladder_for_gpus_rises_without_gaps_wider_than_its_tiles() -> None:
+    steps = [b - a for a, b in itertools.pairwise(CUDA_ROW_LADDER)]
+    assert CUDA_ROW_LADDER[0] == 1
+    assert CUDA_ROW_LADDER[-1] == 512
+    assert min(steps) >= 1
+    assert max(steps) <= 32

@@ -1,0 +1,67 @@
+"""Families with experts and latent attention against the reference library's."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from outrider_worker.model import load_model
+from tests.support.tiny_sparse_models import make_tiny_sparse
+from tests.unit.worker.tensors.parity import (
+    PROMPT,
+    greedy,
+    logits_of,
+    reference_greedy,
+    reference_model,
+)
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family with some of its settings changed."""
+
+    family: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+CASES: dict[str, Case] = {
+    "qwen3_moe": Case("qwen3_moe"),
+    "qwen3_moe, every second layer, weights as scored": Case(
+        "qwen3_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False}
+    ),
+    "qwen3_moe, sliding": Case("qwen3_moe", {"use_sliding_window": True, "sliding_window": 37}),
+    "v2": Case("deepseek_v2"),
+    "v2, one group, plain queries": Case(
+        "deepseek_v2",
+        {"topk_method": "greedy", "n_group": 1, "topk_group": 1, "q_lora_rank": None},
+    ),
+    "v2, biased": Case("deepseek_v2", {"attention_bias": True, "mlp_bias": True}),
+    "v2, yarn": Case(
+        "deepseek_v2", {"rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
+    ),
+    "v3": Case("deepseek_v3"),
+    "v3, one group, weights as scored": Case(
+        "deepseek_v3", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}
+    ),
+    "v3, yarn": Case(
+        "deepseek_v3", {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.8}}
+    ),
+    "v3, halves rotate": Case("deepseek_v3", {"rope_interleave": False}),
+    "v3, all layers route": Case("deepseek_v3", {"first_k_dense_replace": 0}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.inference_mode()
+def test_logits_and_greedy_tokens_agree(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    folder = make_tiny_sparse(tmp_path, case.family, seed=3, **case.settings)
+    model, reference = load_model(folder).model, reference_model(folder)
+    expected = reference(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(logits_of(model, PROMPT), expected, rtol=0, atol=1e-4)
+    prompt = PROMPT[:40]
+    assert greedy(model, prompt, 64) == reference_greedy(reference, prompt, 64)
