@@ -14,6 +14,7 @@ from torch import Tensor
 from benchmarks import measure
 from outrider_worker.graphs import Capture, CudaCapture, Replay
 from outrider_worker.numerics import choose_dtype
+from outrider_worker.streams import CudaStream, DeviceStream, EmulatedStream
 
 
 def repeat(work: Callable[[], Tensor]) -> Replay:
@@ -50,6 +51,9 @@ class Machine:
 
     def capture(self) -> Capture:
         return CudaCapture() if self.device.type == "cuda" else repeat
+
+    def stream(self) -> DeviceStream:
+        return CudaStream(self.device) if self.device.type == "cuda" else EmulatedStream()
 
     def finish(self) -> None:
         """Wait until it has done all that it was given."""

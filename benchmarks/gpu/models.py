@@ -20,6 +20,8 @@ from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.config_json import parse_config
 from outrider_worker.model.registry import find_architecture
 
+CPU = torch.device("cpu")
+
 _TINY: Mapping[str, Any] = {
     "vocab_size": 259,
     "hidden_size": 64,
@@ -97,10 +99,10 @@ class RandomWeights:
     shapes: Mapping[str, tuple[int, ...]]
     dtype: torch.dtype
     device: torch.device
-    drawn_on: torch.device = torch.device("cpu")
-    rounded_to: torch.dtype = torch.float32
+    drawn_on: torch.device
+    rounded_to: torch.dtype
 
-    def __call__(self, name: str) -> Tensor:
+    def __call__(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         shape = self.shapes[name]
         drawn = torch.float32 if self.drawn_on.type == "cpu" else self.dtype
         generator = torch.Generator(self.drawn_on).manual_seed(crc32(name.encode()))
@@ -108,7 +110,7 @@ class RandomWeights:
         is_norm = name.endswith("norm.weight")
         scale = 0.1 if is_norm or len(shape) == 1 else self._gain(name) * shape[-1] ** -0.5
         values.normal_(float(is_norm), scale, generator=generator)
-        return values.to(self.rounded_to).to(self.device, self.dtype)
+        return values.to(self.rounded_to).to(self.device, dtype or self.dtype)
 
     @staticmethod
     def _gain(name: str) -> float:
@@ -122,7 +124,7 @@ def random_model(
     dtype: torch.dtype,
     attention: str,
     *,
-    drawn_on: torch.device = torch.device("cpu"),
+    drawn_on: torch.device = CPU,
     rounded_to: torch.dtype = torch.float32,
 ) -> CausalLM:
     """A model whose weights follow from its configuration alone; see RandomWeights."""

@@ -67,21 +67,18 @@ class Scene:
     @torch.inference_mode()
     def greedy(self, tokens: int) -> list[list[int]]:
         """`tokens` greedy tokens of every text, all texts in one forward each time."""
-        logits, out = self.prefill(), []
+        logits, out, one_each = self.prefill(), [], torch.ones_like(self.seats)
         for _ in range(tokens):
             chosen = logits.argmax(-1, keepdim=True)
             out.append(chosen)
             self.state.advance(self.seats, chosen, torch.zeros_like(self.seats))
-            logits = self._logits(self.last_rows(1), slice(None))
+            anchors = self.rows(self.state.known[:-1] - 1, one_each, len(self.seats))
+            logits = self._logits(anchors, slice(None))
         return torch.cat(out, 1).tolist()
 
-    def last_rows(self, each: int) -> RowLayout:
-        """The last `each` known positions of every seat as one forward, anchors last."""
-        first = self.state.known[:-1] - each
-        return self.rows(first, torch.full_like(first, each), each * len(self.seats))
-
     def rows(self, first: Tensor, counts: Tensor, rows: int) -> RowLayout:
-        return lay_out(self.state, self.seats, first, counts, rows)
+        """`counts` rows of as many texts from the positions `first` on; see rows.lay_out."""
+        return lay_out(self.state, self.seats[: len(first)], first, counts, rows)
 
     def _logits(self, layout: RowLayout, chosen: Tensor | slice) -> Tensor:
         return self.model.logits(self.forwards(layout.rows, self.pool)[chosen])

@@ -68,6 +68,7 @@ class Worker:
     server: RpcServer
     metrics_server: MetricsServer
     planner: "asyncio.Task[None] | None"
+    grammars: GrammarCompiler | None
 
     @classmethod
     async def start(
@@ -82,7 +83,8 @@ class Worker:
         engine = Engine(parts, news, records)
         thread = _engine_thread(engine, settings.threads, on_failure)
         replica = _replica(assembly, thread)
-        rpc = WorkerRpc(replica, engine, await asyncio.to_thread(_grammars, assembly))
+        grammars = await asyncio.to_thread(_grammars, assembly)
+        rpc = WorkerRpc(replica, engine, grammars)
         news.to(metrics.observe_news, rpc.deliver)
         records.to(metrics.observe_round, ring.append)
         server = await start_server(
@@ -95,7 +97,7 @@ class Worker:
         thread.start()
         await server.set_serving(True)
         planner = asyncio.create_task(client.run()) if client else None
-        return cls(replica, engine, parts.plans, server, metrics_server, planner)
+        return cls(replica, engine, parts.plans, server, metrics_server, planner, grammars)
 
     async def stop(self, drain_limit_s: float) -> None:
         """Take nothing new, let running requests finish up to the limit, end the rest.
@@ -115,6 +117,8 @@ class Worker:
         if self.planner:
             self.planner.cancel()
             await asyncio.gather(self.planner, return_exceptions=True)
+        if self.grammars:
+            self.grammars.close()
         await asyncio.to_thread(self.replica.thread.stop)
         await self.server.stop(grace_s=0.5)
         self.metrics_server.close()

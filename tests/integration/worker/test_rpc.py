@@ -67,6 +67,24 @@ async def test_what_is_wrong_or_unsupported_is_named(
         assert router.ids["good"] == greedy_text(PROMPTS[0], 4)
 
 
+async def test_options_reach_every_token(worker: Worker) -> None:
+    """A17, L4: a bias of 100 decides each token, a bad word none; one logprob for each."""
+    everywhere = {"logit_bias": [{"token_id": 65, "bias": 100}], "max_tokens": 12}
+    nowhere = everywhere | {"bad_words": [{"token_ids": [65]}]}
+    async with attached(worker.server.port) as router:
+        await router.submit("on", PROMPTS[0], sampling=everywhere, logprobs={"top_logprobs": 2})
+        await router.submit("off", PROMPTS[0], sampling=nowhere | ENDLESS)
+        end = await router.end("on")
+        await router.end("off")
+    assert router.ids["on"] == [65] * 12
+    assert len(router.ids["off"]) == 12
+    assert 65 not in router.ids["off"]
+    assert len(end.logprobs) == len(end.token_ids) > 0
+    # Of the target's own law: the bias does not show.
+    assert all(entry.logprob < entry.top_logprobs[0] < 0 for entry in end.logprobs)
+    assert all(65 not in entry.top_ids for entry in end.logprobs)
+
+
 async def test_cancel_and_detach_free_the_worker(worker: Worker) -> None:
     async with attached(worker.server.port) as router:
         await router.submit("long", PROMPTS[0], sampling=ENDLESS | {"max_tokens": 450})

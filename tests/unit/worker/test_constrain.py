@@ -74,7 +74,7 @@ def check_nested(text: str) -> None:
     assert set(value["at"]) == {"x", "on"}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(-1, 300))
 def test_a_random_model_writes_valid_json_with_and_without_drafts(
     seed: int, offset: int, wrong_id: int
@@ -86,7 +86,7 @@ def test_a_random_model_writes_valid_json_with_and_without_drafts(
     assert generate(schema(NESTED), seed, drafter) == plain
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_random_model_stays_within_regex_and_lark(seed: int) -> None:
     pattern = r"(ab|c){2,4}-[0-9]{1,3}(é|ü)?"

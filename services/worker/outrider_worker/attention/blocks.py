@@ -24,8 +24,11 @@ from torch import Tensor
 
 from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
 from outrider_worker.attention.tile_choice import KeyShape, tile_rows_for
-from outrider_worker.attention.tiling import Ints, Tiling, tiling_of
+from outrider_worker.attention.tiling import Ints, Tiling, Wave, tiling_of
 from outrider_worker.kv import PAGE_TOKENS, KvPool, values_within
+
+_CACHED_BYTES = 1 << 20
+"""Of keys or values that are read again while they are in a core's cache: half of a usual one."""
 
 
 class BlockAttention:
@@ -80,7 +83,7 @@ class BlockPlan:
         self._scale = torch.tensor(scale)  # a float would be converted on every use
         self._group = group
         self._index = _Index.of(tiling, pool.kv_heads)
-        self._steps = _steps(tiling, pool.kv_heads)
+        self._steps = _steps(tiling, pool)
         self._mask = _mask(tiling)
         self._scratch = _Scratch.allocate(tiling, pool, group)
 
@@ -251,14 +254,36 @@ class _Step:
     gathered: bool
 
 
-def _steps(tiling: Tiling, heads: int) -> tuple[_Step, ...]:
+def _steps(tiling: Tiling, pool: KvPool) -> tuple[_Step, ...]:
+    """All waves over a few pages that fit the cache, then all over the next: pages come from
+    memory once, however many waves read them.
+    """
+    if len(tiling.waves) == 1:
+        return (_step(tiling.waves[0], 0, tiling.waves[0].end_page, pool.kv_heads),)
+    first = min(wave.first_page for wave in tiling.waves)
+    end = max(wave.end_page for wave in tiling.waves)
+    stride = _pages_in_cache(pool)
     return tuple(
-        _Step(
-            visits=slice(wave.first_visit * heads, wave.end_visit * heads),
-            blocks=slice(wave.first_page * heads, wave.end_page * heads),
-            gathered=wave.gathered,
-        )
+        _step(wave, start, start + stride, pool.kv_heads)
+        for start in range(first, end, stride)
         for wave in tiling.waves
+        if wave.first_page < start + stride and start < wave.end_page
+    )
+
+
+def _pages_in_cache(pool: KvPool) -> int:
+    page_bytes = pool.kv_heads * pool.key_dim * PAGE_TOKENS * pool.dtype.itemsize
+    return max(1, _CACHED_BYTES // page_bytes)
+
+
+def _step(wave: Wave, start: int, end: int, heads: int) -> _Step:
+    """The visits of `wave` to the pages from `start` to `end`."""
+    start, end = max(start, wave.first_page), min(end, wave.end_page)
+    to_visit = wave.first_visit - wave.first_page
+    return _Step(
+        visits=slice((start + to_visit) * heads, (end + to_visit) * heads),
+        blocks=slice(start * heads, end * heads),
+        gathered=wave.gathered,
     )
 
 

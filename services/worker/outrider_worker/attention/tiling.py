@@ -161,11 +161,12 @@ def _runs(
 ) -> tuple[_Runs, Ints, Ints]:
     """The runs, and for each live row the rank of its run and its index within it."""
     of_row = sequence[live]
-    first = np.flatnonzero(np.diff(of_row, prepend=-1))
-    rows = np.diff(first, append=len(live))
+    edges = np.flatnonzero(of_row[1:] != of_row[:-1]) + 1
+    first, end = np.concatenate(([0], edges)), np.concatenate((edges, [len(live)]))
+    rows = end - first
     tiles = -(-rows // tile_rows)
     order = np.argsort(-tiles, kind="stable")
-    end_block = -(-lengths[live[first + rows - 1]] // PAGE_TOKENS)
+    end_block = -(-lengths[live[end - 1]] // PAGE_TOKENS)
     unseen = 0 if window is None else np.maximum(lengths[live[first]] - window, 0)
     first_block = np.zeros_like(end_block) + unseen // PAGE_TOKENS
     runs = _Runs(

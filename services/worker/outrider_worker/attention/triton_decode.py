@@ -100,7 +100,7 @@ class _TritonPlan:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         rows, scratch = self._rows, self._scratch
         group = self._heads // self._pool.kv_heads
-        # No row has more pages than the table has columns: splits that all rows leave empty.
+        # No row has more pages than the table has columns: what every row leaves empty is not run.
         splits = min(_SPLITS, -(-rows.page_table.shape[1] // _SPLIT_PAGES))
         grid = (rows.count, self._pool.kv_heads * -(-group // _HEAD_TILE), splits)
         attend_split[grid](

@@ -108,8 +108,6 @@ class PrefixCache:
         of the target at the last cached position is not kept.
         """
         nodes = self._walk(token_ids, salt)
-        if not nodes:
-            return NO_HIT
         tokens = len(nodes) * self.page_tokens
         pool_tokens = {pool: self._valid_tokens(nodes, token_ids, pool) for pool in pools}
         return PrefixHit(tuple(node.page for node in nodes), tokens, pool_tokens)
@@ -198,7 +196,9 @@ class PrefixCache:
 
     def _valid_tokens(self, nodes: Sequence[_Node], token_ids: Sequence[int], pool: str) -> int:
         """Tokens from the first on whose state in a drafter's pool is that of this very text."""
-        last = len(nodes) - 1 if pool in self._lookahead_pools else len(nodes)
+        last = len(nodes)
+        if pool in self._lookahead_pools and last > 0:
+            last -= 1
         for place, node in enumerate(nodes[:last]):
             successor = token_ids[(place + 1) * self.page_tokens]
             if node.successors.get(pool) not in (_ANY_TOKEN, successor):

@@ -37,7 +37,7 @@ class Settler:
         turn.feed_s += times.feed_s
         turn.draft_s += times.draft_s
         turn.prefill_s += times.prefill_s
-        turn.pool_tokens = sum(len(member.draft) for member in flight.members)
+        turn.pool_tokens = 0
         drafts = self._next_drafts(flight, result.drafts)
         for member, outcome in zip(flight.members, result.round, strict=True):
             self._settle_round(member, outcome, drafts.get(id(member.request), NO_DRAFT), turn)
@@ -57,6 +57,8 @@ class Settler:
     ) -> None:
         """A round's result for one request; a row of one that has gone was wasted."""
         request = member.request
+        # The drafts of a request that has gone are forgotten, but they were there for a wasted row.
+        turn.pool_tokens += max(len(member.draft), outcome.verified)
         turn.note_rows(request.committed, outcome.verified + 1)
         if not member.current:
             return

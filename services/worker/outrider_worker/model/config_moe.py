@@ -8,28 +8,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outrider_worker.model.config import MlaConfig, ModelConfig, ModelError, MoeConfig
-from outrider_worker.model.qwen3 import configure as configure_qwen3
+from outrider_worker.model.qwen3 import with_normed_heads
 from outrider_worker.model.settings_json import JsonSettings
+from outrider_worker.model.windows import optional_window, with_window
 
 
 def configure_qwen3_moe(common: ModelConfig, settings: JsonSettings) -> ModelConfig:
-    """Qwen3 with experts; every layer slides where any does."""
-    head_dim = settings.count("head_dim", common.head_dim)
-    window = settings.count_or_none("sliding_window", 4096)
-    return replace(
-        configure_qwen3(common, settings),
-        head_dim=head_dim,
-        sliding_window=window if settings.flag("use_sliding_window", False) else None,
-        sliding_layers=None,
-        moe=MoeConfig(
-            experts=settings.count("num_experts", settings.values.get("num_local_experts")),
-            experts_per_token=settings.count("num_experts_per_tok", 8),
-            expert_ffn_size=settings.count("moe_intermediate_size", 768),
-            sparse_step=settings.count("decoder_sparse_step", 1),
-            dense_layers=frozenset(settings.numbers("mlp_only_layers")),
-            normalise=settings.flag("norm_topk_prob", False),
-        ),
+    """Qwen3 with experts in most layers; where one layer slides, all do."""
+    moe = MoeConfig(
+        experts=settings.count("num_experts", settings.values.get("num_local_experts")),
+        experts_per_token=settings.count("num_experts_per_tok", 8),
+        expert_ffn_size=settings.count("moe_intermediate_size", 768),
+        sparse_step=settings.count("decoder_sparse_step", 1),
+        dense_layers=frozenset(settings.numbers("mlp_only_layers")),
+        normalise=settings.flag("norm_topk_prob", False),
     )
+    attending = with_window(
+        with_normed_heads(common, settings), settings, optional_window(settings)
+    )
+    return replace(attending, moe=_checked(moe))
 
 
 def configure_deepseek_v2(common: ModelConfig, settings: JsonSettings) -> ModelConfig:

@@ -112,7 +112,7 @@ class Layer:
 
 
 class Decoder:
-    """A CausalLM."""
+    """A CausalLM. A family with attention or feed-forward of its own replaces how they are made."""
 
     make_attention: MakeMixer = staticmethod(Attention.read)
     make_feed_forward: MakeFeedForward = staticmethod(_feed_forward)

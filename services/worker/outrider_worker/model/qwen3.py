@@ -11,13 +11,13 @@ from outrider_worker.model.windows import optional_window, with_window
 
 def configure(common: ModelConfig, settings: JsonSettings) -> ModelConfig:
     """What a Qwen3's config.json says beside what all families share."""
-    bias = settings.flag("attention_bias", False)
-    normed = replace(
-        common,
-        head_dim=settings.count("head_dim", 128),
-        attention_bias=bias,
-        attention_out_bias=bias,
-        qk_norm=True,
-    )
+    sized = replace(common, head_dim=settings.count("head_dim", 128))
     first_sliding = settings.count("max_window_layers", 28, least=0)
-    return with_window(normed, settings, optional_window(settings), first_sliding)
+    window = optional_window(settings)
+    return with_window(with_normed_heads(sized, settings), settings, window, first_sliding)
+
+
+def with_normed_heads(config: ModelConfig, settings: JsonSettings) -> ModelConfig:
+    """What sets the attention of all Qwen3 models apart, with experts or without."""
+    bias = settings.flag("attention_bias", False)
+    return replace(config, attention_bias=bias, attention_out_bias=bias, qk_norm=True)

@@ -1,7 +1,7 @@
 """Log-probabilities of emitted tokens and of the likeliest ones at their places.
 
-Of the logits as given: by default the target's own, before any option acts on them. What a draft
-or a filter did to a row never shows (drafters.md section 8, "Logprobs").
+Of the logits as given: by default the target's own, before any option acts on them. What was
+drafted, drawn or filtered out never shows.
 """
 
 from __future__ import annotations

@@ -115,13 +115,14 @@ def test_twins_keep_their_own_pages_until_the_published_one_is_idle() -> None:
     """Two requests computed the same text at once: one copy is published, then the other one."""
     shelf = Shelf()
     first, second = (shelf.start(TEXT, committed=0) for _ in range(2))
-    shelf.commit(first, 8)
+    shelf.commit(first, 8, draft=8)
     shelf.commit(second, 12)
     assert shelf.cache.match(TEXT, b"").pages == tuple(first.pages[:2])
     shelf.end(first)
     assert shelf.account.cached_pages == 2
     shelf.commit(second, 12)
-    assert shelf.cache.match(TEXT, b"").pages == tuple(second.pages[:3])
+    hit = shelf.cache.match(TEXT, b"", ["draft"])
+    assert (hit.pages, hit.pool_tokens) == (tuple(second.pages[:3]), {"draft": 0})
     assert shelf.account.cached_pages == 0, "the twin's copies are free again"
 
 

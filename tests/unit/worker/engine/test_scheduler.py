@@ -4,54 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from outrider_worker.engine.pages import PageAccount
-from outrider_worker.engine.prefix_cache import PrefixCache
-from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
+from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.types import (
     NO_SEAT,
     NULL_PAGE,
     Draft,
     FailureCode,
-    Request,
     RequestKey,
     RequestRefused,
 )
 from tests.support.paper_engine import PaperEngine, spec_of
-
-PAGE = 16
-
-
-class Desk:
-    """A scheduler whose requests are moved on by hand."""
-
-    def __init__(self, pages: int = 20, *, cached: bool = False, **limits: int) -> None:
-        self.pages = PageAccount(pages + 1, PAGE, PrefixCache(PAGE, enabled=cached))
-        sizes = {"max_running_requests": 4, "max_context_tokens": 512, **limits}
-        self.scheduler = Scheduler(SchedulerLimits(**sizes), self.pages)
-
-    def submit(self, *sizes: int, max_tokens: int = 8) -> list[Request]:
-        """Requests with prompts of these sizes that have nothing in common."""
-        return [self.scheduler.submit(spec_of([100 + size] * size, max_tokens)) for size in sizes]
-
-    def decode(self, *sizes: int, max_tokens: int = 30) -> list[Request]:
-        """Requests that have just emitted their first token."""
-        requests = self.submit(*sizes, max_tokens=max_tokens)
-        assert self.scheduler.admit() == requests
-        for request in requests:
-            request.committed = len(request.token_ids)
-            request.token_ids.append(7)
-            request.prefilled = True
-        return requests
-
-    def emit(self, request: Request) -> None:
-        """One round without drafts."""
-        request.committed = len(request.token_ids)
-        request.token_ids.append(7)
-
-    def refusal(self, prompt: int, max_tokens: int = 1) -> FailureCode:
-        with pytest.raises(RequestRefused) as refused:
-            self.scheduler.submit(spec_of([3] * prompt, max_tokens))
-        return refused.value.failure.code
+from tests.unit.worker.engine.desk import PAGE, Desk
 
 
 def test_what_can_never_fit_is_refused_at_once() -> None:
@@ -107,10 +70,11 @@ def test_the_lowest_free_seat_is_taken() -> None:
     first, second, third, fourth = desk.submit(1, 2, 3, 4)
     desk.scheduler.admit()
     assert [request.seat for request in (first, second, third, fourth)] == [0, 1, 2, NO_SEAT]
-    desk.scheduler.remove(second)
-    assert second.seat == NO_SEAT
+    desk.scheduler.remove(third)
+    desk.scheduler.remove(first)
+    assert first.seat == NO_SEAT
     desk.scheduler.admit()
-    assert fourth.seat == 1
+    assert (second.seat, fourth.seat) == (1, 0)
 
 
 def test_prefill_stays_within_its_chunk_oldest_first() -> None:
@@ -131,83 +95,6 @@ def test_prefill_stays_within_its_chunk_oldest_first() -> None:
 def test_a_chunk_has_as_many_tokens_as_a_round_has_rows_unless_told() -> None:
     assert SchedulerLimits(max_rows_per_forward=64).chunk_tokens == 64
     assert SchedulerLimits(max_rows_per_forward=64, prefill_chunk_tokens=16).chunk_tokens == 16
-
-
-def test_a_round_reserves_what_is_under_way_the_anchor_and_the_drafts() -> None:
-    desk = Desk()
-    first, second = desk.decode(20, 30)
-    first.ahead = 2
-    room = desk.scheduler.reserve_round([first, second], [4, 0])
-    assert (room.requests, room.granted, room.preempted) == ([first, second], [4, 0], [])
-    assert (first.reserved, second.reserved) == (20 + 2 + 1 + 4, 31)
-
-
-def test_slots_are_reserved_up_to_the_end_of_the_answer_at_most() -> None:
-    desk = Desk()
-    (request,) = desk.decode(20, max_tokens=4)
-    assert desk.scheduler.reserve_round([request], [7]).granted == [7]
-    assert request.reserved == request.limit_tokens == 24
-
-
-def test_a_lack_of_pages_costs_the_youngest_its_drafts_first() -> None:
-    desk = Desk(pages=5)
-    old, young = desk.decode(30, 31)
-    room = desk.scheduler.reserve_round([old, young], [7, 7])
-    assert (room.granted, room.preempted) == ([7, 0], [])
-    assert desk.pages.free_pages == 0
-
-
-def test_drafts_that_fit_into_the_last_page_are_granted() -> None:
-    desk = Desk(pages=5)
-    old, young = desk.decode(30, 28)
-    assert desk.scheduler.reserve_round([old, young], [7, 7]).granted == [7, 3]
-
-
-def test_room_for_drafts_is_taken_back_before_anyone_has_to_go() -> None:
-    desk = Desk(pages=5)
-    old, young = desk.decode(31, 31)
-    assert desk.scheduler.reserve_round([old, young], [0, 4]).granted == [0, 4]
-    desk.emit(old)
-    room = desk.scheduler.reserve_round([old, young], [4, 4])
-    assert (room.granted, room.preempted) == ([4, 0], [])
-    assert (len(old.pages), len(young.pages)) == (3, 2)
-    desk.pages.check([old, young])
-
-
-def test_the_youngest_gives_way_to_an_older_one() -> None:
-    desk = Desk(pages=6)
-    old, middle, young = desk.decode(31, 30, 15)
-    assert desk.scheduler.reserve_round([young], [2]).granted == [2]
-    desk.emit(young)
-    desk.emit(old)
-    room = desk.scheduler.reserve_round([old, middle, young], [0, 0, 0])
-    assert (room.requests, room.granted, room.preempted) == ([old, middle], [0, 0], [young])
-    assert desk.scheduler.running == [old, middle]
-    assert desk.scheduler.preemptions == 1
-
-
-def test_the_youngest_never_drives_out_an_older_one() -> None:
-    desk = Desk(pages=5)
-    old, young = desk.decode(30, 31)
-    desk.scheduler.reserve_round([old], [3])
-    old.ahead = 4
-    desk.emit(young)
-    room = desk.scheduler.reserve_round([old, young], [0, 0])
-    assert (room.requests, room.preempted) == ([old], [young])
-
-
-@pytest.mark.parametrize(("pages", "gone"), [(4, True), (5, False)])
-def test_one_that_prefills_gives_way_but_its_prompt_is_no_spare_room(
-    pages: int, gone: bool
-) -> None:
-    desk = Desk(pages=pages)
-    (old,) = desk.decode(31)
-    (young,) = desk.submit(20)
-    assert desk.scheduler.admit() == [young]
-    desk.emit(old)
-    room = desk.scheduler.reserve_round([old], [0])
-    assert room.preempted == ([young] if gone else [])
-    assert len(young.pages) == (0 if gone else 2)
 
 
 def test_a_preempted_request_is_as_before_its_admission_but_for_its_epoch() -> None:
@@ -241,29 +128,6 @@ def test_what_was_published_before_a_preemption_is_found_again() -> None:
     assert (desk.pages.used_pages, desk.pages.cached_pages) == (0, 2)
     desk.scheduler.admit()
     assert (request.committed, request.cached_tokens) == (32, 32)
-
-
-def test_slots_for_drafts_are_given_back_with_the_rest() -> None:
-    """Case B12: what rejected drafts had reserved is freed at finish, abort and preemption."""
-    desk = Desk()
-    requests = desk.decode(30, 31, 15)
-    desk.scheduler.reserve_round(requests, [7, 7, 7])
-    assert desk.pages.used_pages == 3 + 3 + 2
-    desk.scheduler.remove(requests[0])
-    desk.scheduler.preempt(requests[1])
-    desk.scheduler.remove(requests[2])
-    desk.pages.check([])
-    assert desk.pages.free_pages == desk.pages.capacity_pages
-
-
-def test_trimming_never_takes_what_rounds_in_flight_may_commit() -> None:
-    desk = Desk()
-    (request,) = desk.decode(20)
-    request.ahead = 8
-    desk.scheduler.reserve_round([request], [20])
-    assert len(request.pages) == 4
-    desk.pages.trim(request, 0)
-    assert (request.reserved, len(request.pages)) == (28, 2)
 
 
 def test_the_choices_of_one_prompt_prefill_it_once() -> None:
@@ -301,6 +165,15 @@ def test_who_waits_for_a_beginning_that_never_comes_computes_it(leave: str) -> N
     entered = desk.scheduler.admit()
     assert entered == ([sibling] if leave == "remove" else [first])
     desk.scheduler.remove(sibling)
+    assert not desk.scheduler._admission._awaited, "nobody is remembered who has left"
+
+
+def test_a_beginning_that_is_computed_but_not_published_is_not_waited_for() -> None:
+    desk = Desk(cached=True)
+    first, sibling = (desk.scheduler.submit(spec_of(range(64), 8)) for _ in range(2))
+    assert desk.scheduler.admit() == [first]
+    first.committed = 64
+    assert desk.scheduler.admit() == [sibling]
 
 
 def test_what_a_waiting_sibling_needs_is_not_given_to_younger_ones() -> None:

@@ -56,6 +56,7 @@ CASES: dict[str, Case] = {
         "llama", {"rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "truncate": False}}
     ),
     "yarn rope, own factor": Case("llama", {"rope_scaling": {**YARN, "attention_factor": 1.3}}),
+    "yarn rope, bound beyond the head": Case("llama", {"rope_theta": 10.0, "rope_scaling": YARN}),
     "mistral": Case("mistral", {"tie_word_embeddings": False}),
     "mistral, sliding": Case("mistral", {"sliding_window": 37}),
     "mistral, page-wide window": Case("mistral", {"sliding_window": 64}),

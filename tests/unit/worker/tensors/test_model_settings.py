@@ -146,7 +146,11 @@ def test_windows_by_family() -> None:
     def windows(config: ModelConfig) -> list[int | None]:
         return [config.window(layer) for layer in range(config.layers)]
 
-    upper: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    upper: dict[str, Any] = {
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "max_window_layers": 1,
+    }
     listed: dict[str, Any] = {**upper, "layer_types": ["sliding_attention", "full_attention"]}
     assert windows(parsed(sliding_window=8)) == [None, None]
     assert windows(family("Mistral", sliding_window=8)) == [8, 8]
@@ -177,7 +181,11 @@ def test_qwen3_moe() -> None:
     moe = config.moe
     assert moe == MoeConfig(128, 8, 768, sparse_step=2, dense_layers=frozenset({3}), normalise=True)
     assert [layer for layer in range(8) if moe.routes(layer)] == [1, 5, 7]
-    assert (config.qk_norm, config.head_dim) == (True, 16)
+    assert (config.qk_norm, config.head_dim, config.window(0)) == (True, 16, None)
+    sliding = family("Qwen3Moe", num_experts=8, use_sliding_window=True, sliding_window=5)
+    assert (sliding.window(0), sliding.window(1)) == (5, 5)
+    with pytest.raises(ModelError, match="8 experts per token cannot be chosen from 4"):
+        family("Qwen3Moe", num_experts=4)
 
 
 def test_deepseek_r1() -> None:

@@ -195,3 +195,15 @@ def test_on_other_devices_nothing_waits_for_values() -> None:
         assert logprobs_of(logits, tokens, 5).top_ids.shape == (len(OPTIONS), 5)
         with pytest.raises(DynamicOutputShapeException):
             sample(logits, requests.rows, requests.table, stages, mask, sparse=True)
+
+
+def test_logprobs_can_be_of_what_the_options_left() -> None:
+    logits = torch.zeros(1, 4)
+    one = batch([P(logit_bias=((2, 100.0),), bad_words=((3,),))])
+    raw = logprobs_of(logits, torch.tensor([2]), 4)
+    assert raw.logprob.exp().tolist() == pytest.approx([0.25])
+    adjusted = adjust(logits, one.rows, one.table, one.stages)
+    processed = logprobs_of(adjusted, torch.tensor([2]), 4)
+    assert processed.logprob.exp().tolist() == pytest.approx([1.0])
+    assert processed.top_ids.tolist() == [[2, 0, 1, 3]]
+    assert processed.top_logprobs.isfinite().all()

@@ -30,28 +30,38 @@ class Case:
 
 CASES: dict[str, Case] = {
     "qwen3_moe": Case("qwen3_moe"),
-    "qwen3_moe, every second layer, weights as scored": Case(
-        "qwen3_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False}
+    "qwen3_moe, every second layer, weights as scored, sliding": Case(
+        "qwen3_moe",
+        {
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [],
+            "norm_topk_prob": False,
+            "use_sliding_window": True,
+            "sliding_window": 37,
+        },
     ),
-    "qwen3_moe, sliding": Case("qwen3_moe", {"use_sliding_window": True, "sliding_window": 37}),
     "v2": Case("deepseek_v2"),
     "v2, one group, plain queries": Case(
         "deepseek_v2",
         {"topk_method": "greedy", "n_group": 1, "topk_group": 1, "q_lora_rank": None},
     ),
-    "v2, biased": Case("deepseek_v2", {"attention_bias": True, "mlp_bias": True}),
-    "v2, yarn": Case(
-        "deepseek_v2", {"rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
+    "v2, biased, yarn": Case(
+        "deepseek_v2",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
     ),
     "v3": Case("deepseek_v3"),
-    "v3, one group, weights as scored": Case(
-        "deepseek_v3", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}
+    "v3, one group, weights as scored, all layers route": Case(
+        "deepseek_v3",
+        {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "first_k_dense_replace": 0},
     ),
     "v3, yarn": Case(
         "deepseek_v3", {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.8}}
     ),
     "v3, halves rotate": Case("deepseek_v3", {"rope_interleave": False}),
-    "v3, all layers route": Case("deepseek_v3", {"first_k_dense_replace": 0}),
 }
 
 

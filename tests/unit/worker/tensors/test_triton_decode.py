@@ -83,11 +83,11 @@ ROUND: list[Span] = [(2, range(120, 124)), (0, range(150, 151)), (1, range(3))]
 """Sequences in any order, with three, no and two drafts."""
 
 
-@pytest.mark.parametrize("heads", [1, 3, 20])
+@pytest.mark.parametrize("heads", [1, 20])
 def test_every_length_around_a_page_equals_block_attention(heads: int) -> None:
     """Twenty query heads need a second tile."""
-    rows = single_rows(1, 2, 31, 63, 64, 65, 127, 128, 129, 200)
-    assert_equals_blocks(rows, filled_pool(Shape(), 19), heads)
+    rows = single_rows(1, 31, 63, 64, 65, 129, 200)
+    assert_equals_blocks(rows, filled_pool(Shape(), 14), heads)
 
 
 @pytest.mark.parametrize(
