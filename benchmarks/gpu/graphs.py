@@ -7,6 +7,7 @@ with all others replayed in between.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from outrider_worker.model.base import CausalLM
 _ROWS_EACH = 4
 
 
-def check(machine: Machine, model: CausalLM) -> dict[str, Any]:
+def check(
+    machine: Machine, model: CausalLM, buckets: Sequence[int], context_tokens: int
+) -> dict[str, Any]:
     """Entries by bucket, and what could not be captured."""
-    buckets = (1, 2, 4, 8) if machine.dry else (1, 8, 16, 32, 64, 128, 256, 512)
-    context_tokens = 20 if machine.dry else 1024
     seats = max(buckets) // _ROWS_EACH
     scene = Scene.random(model, machine.device, machine.dtype, seats, context_tokens)
     graphs = CapturedForwards(model, scene.pool, scene.state.page_table, buckets, machine.capture())

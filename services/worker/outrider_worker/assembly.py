@@ -103,7 +103,14 @@ def assemble(settings: WorkerSettings) -> Assembly:
         drafters.max_tokens,
         limits.max_rows_per_forward,
     )
-    programs = Programs.over(loaded.model, pool, size, SamplerMatch(), drafters.device)
+    programs = Programs.over(
+        loaded.model,
+        pool,
+        size,
+        SamplerMatch(),
+        drafters.device,
+        processed_logprobs=settings.logprobs == "processed",
+    )
     runner = Runner(programs, open_stream(device))
     ladder = row_ladder(size)
     name = served_name(settings)

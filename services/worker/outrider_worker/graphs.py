@@ -24,8 +24,14 @@ from outrider_worker.attention.base import Rows
 from outrider_worker.kv import KvPool
 from outrider_worker.model.base import CausalLM
 
-CUDA_ROW_LADDER = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
-"""Buckets on a GPU: fine where rows are nearly free, coarse where products are the cost."""
+CUDA_ROW_LADDER = (
+    *(1, 2, 4),
+    *range(8, 64, 8),
+    *range(64, 256, 16),
+    *range(256, 512, 32),
+    *range(512, 1025, 64),
+)
+"""Buckets on a GPU. Larger rounds run eagerly: their products take longer than their launches."""
 
 Replay = Callable[[], Tensor]
 """Repeats captured work. Returns the same static tensor each time, [bucket, d]."""
@@ -177,8 +183,13 @@ def make_forwards(model: CausalLM, pool: KvPool, page_table: Tensor, max_rows: i
     """How rounds of up to `max_rows` rows are launched where the pool is."""
     if page_table.device.type != "cuda":
         return EagerForwards(model)
-    buckets = [bucket for bucket in CUDA_ROW_LADDER if bucket < max_rows]
-    return CapturedForwards(model, pool, page_table, [*buckets, max_rows], CudaCapture())
+    return CapturedForwards(model, pool, page_table, buckets_up_to(max_rows), CudaCapture())
+
+
+def buckets_up_to(max_rows: int) -> tuple[int, ...]:
+    """The ladder's buckets below `max_rows`, and `max_rows` itself if the ladder reaches so far."""
+    below = tuple(bucket for bucket in CUDA_ROW_LADDER if bucket < max_rows)
+    return (*below, max_rows) if max_rows <= CUDA_ROW_LADDER[-1] else below
 
 
 class CudaCapture:
@@ -227,6 +238,8 @@ class CudaCapture:
             torch.cuda.set_sync_debug_mode("error")
             try:
                 work()
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 raise CannotCapture(_first_line(error)) from error
             finally:

@@ -1,22 +1,15 @@
-"""The worker's Prometheus metrics, all derived from round records and a few live gauges."""
+"""The worker's Prometheus counters, all derived from round records and news."""
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from outrider_runtime.metrics import new_registry
 from outrider_worker.engine.costs import CostTable
-from outrider_worker.engine.guard import Guard
-from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.records import DraftOutcome, RoundRecord
 from outrider_worker.engine.types import Failure, Finish, TokenNews
-from outrider_worker.planner_client.client import PlannerLink
-from outrider_worker.replica import Replica
 
-_STEMS = "outrider_worker"
+STEM = "outrider_worker"
 
 
 class WorkerMetrics:
@@ -27,7 +20,7 @@ class WorkerMetrics:
         self._costs = costs
 
         def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-            return Counter(f"{_STEMS}_{name}", text, labels, registry=self.registry)
+            return Counter(f"{STEM}_{name}", text, labels, registry=self.registry)
 
         self._rounds = counter("rounds", "Rounds by launch mode.", ["mode"])
         self._emitted = counter("generation_tokens", "Tokens emitted.")
@@ -47,13 +40,13 @@ class WorkerMetrics:
         self._clamps = counter("plan_clamps", "Plan values beyond this worker's limits.")
         self._requests = counter("requests", "Requests ended, by outcome.", ["outcome"])
         self._draft_length = Histogram(
-            f"{_STEMS}_draft_length",
+            f"{STEM}_draft_length",
             "Planned draft length by round.",
             buckets=range(max_draft_tokens + 1),
             registry=self.registry,
         )
         self._step_gap = Histogram(
-            f"{_STEMS}_round_duration_seconds",
+            f"{STEM}_round_duration_seconds",
             "Time of one round.",
             buckets=(0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0),
             registry=self.registry,
@@ -95,81 +88,3 @@ class WorkerMetrics:
                     self._requests.labels(reason.value).inc()
                 case Failure(code):
                     self._requests.labels(code.value).inc()
-
-
-def add_live_gauges(
-    metrics: WorkerMetrics,
-    replica: Replica,
-    plans: PlanBook,
-    guard: Guard,
-    link: PlannerLink,
-) -> None:
-    """Values that are read at scrape time from the parts that know them."""
-    gauges: dict[str, tuple[str, Callable[[], float]]] = {
-        "requests_running": ("Requests admitted.", replica.running_requests),
-        "requests_waiting": ("Requests in the waiting line.", replica.waiting_requests),
-        "kv_usage_ratio": (
-            "KV slots that requests hold, of all.",
-            lambda: replica.kv_used_tokens() / replica.kv_capacity_tokens,
-        ),
-        "ready": ("1 while it takes requests.", lambda: not replica.not_ready_reason()),
-        "plan_version": (
-            "Plan in force; 0 = none.",
-            lambda: plans.in_force(time.monotonic()).version,
-        ),
-        "plan_age_seconds": (
-            "Since the plan was last renewed.",
-            lambda: plans.age_s(time.monotonic()),
-        ),
-    }
-    for name, (text, read) in gauges.items():
-        Gauge(f"{_STEMS}_{name}", text, registry=metrics.registry).set_function(read)
-    metrics.registry.register(_GuardCollector(guard))
-    metrics.registry.register(_PlannerCollector(plans, link))
-
-
-class _PlannerCollector(Collector):
-    """How the conversation with the planner is going."""
-
-    def __init__(self, plans: PlanBook, link: PlannerLink) -> None:
-        self._plans = plans
-        self._link = link
-
-    def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
-            f"{_STEMS}_planner_connected", "1 while a stream is open.", float(self._link.connected)
-        )
-        counters = {
-            "planner_connections": ("Streams opened.", self._link.connections),
-            "plans_applied": ("Plans put in force.", self._link.plans_applied),
-            "plans_malformed": ("Plans ignored: malformed.", self._link.plans_malformed),
-            "plans_refused": ("Plans ignored: old stream or version.", self._plans.refused_plans),
-        }
-        for name, (text, value) in counters.items():
-            yield CounterMetricFamily(f"{_STEMS}_{name}", text, value=value)
-
-
-class _GuardCollector(Collector):
-    """The guard's ledger: the bound on what speculation may cost, and how near it is."""
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-
-    def collect(self) -> Iterable[Metric]:
-        state = self._guard.snapshot()
-        gauges = {
-            "tripped": ("1 while speculation is off by the guard.", float(state.tripped)),
-            "ledger_tokens": ("Tokens lost against off, by request.", state.ledger_tokens),
-            "threshold_tokens": ("Loss at which the guard acts.", state.threshold_tokens),
-            "sigma_tokens": ("Spread of the ledger's increment.", state.sigma_tokens),
-            "plain_scale_ratio": ("Plain rounds over the cost table.", state.plain_scale_ratio),
-        }
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"{_STEMS}_guard_{name}", text, value=value)
-        counters = {
-            "trips": ("Times the guard acted.", state.trips),
-            "readmissions": ("Times speculation was let back in.", state.readmissions),
-            "lost_tokens": ("Ledger at the trips, summed: the bound kept.", state.lost_tokens),
-        }
-        for name, (text, value) in counters.items():
-            yield CounterMetricFamily(f"{_STEMS}_guard_{name}", text, value=value)

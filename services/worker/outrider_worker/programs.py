@@ -23,7 +23,14 @@ from outrider_worker.graphs import Forwards, make_forwards
 from outrider_worker.kv import KvPool
 from outrider_worker.model.base import CausalLM
 from outrider_worker.rows import RowLayout, lay_out
-from outrider_worker.sampling import SampledRows, SeatSampling, Stages, logprobs_of, sample
+from outrider_worker.sampling import (
+    SampledRows,
+    SeatSampling,
+    Stages,
+    adjust,
+    logprobs_of,
+    sample,
+)
 from outrider_worker.seats import SeatState
 from outrider_worker.speculate.device import DeviceDrafter, DraftBatch
 from outrider_worker.speculate.pick import chain_scores, pick
@@ -138,6 +145,8 @@ class Programs:
     sampling: SeatSampling
     verifier: Verifier
     drafter: DeviceDrafter | None = None
+    processed_logprobs: bool = False
+    """Logprobs behind penalties, bias, bans and mask, instead of the target's own."""
 
     @classmethod
     def over(
@@ -147,6 +156,7 @@ class Programs:
         size: SeatSize,
         verifier: Verifier,
         drafter: DeviceDrafter | None = None,
+        processed_logprobs: bool = False,
     ) -> Programs:
         """With empty seats of `size`, and forwards launched as the pool's device does it."""
         device = pool.keys[0].device
@@ -155,7 +165,7 @@ class Programs:
         )
         sampling = SeatSampling(size.seats, device)
         forwards = make_forwards(model, pool, state.page_table, size.max_rows)
-        return cls(model, forwards, pool, state, sampling, verifier, drafter)
+        return cls(model, forwards, pool, state, sampling, verifier, drafter, processed_logprobs)
 
     def show_pages(self, change: PageInput) -> None:
         """Bring the page table up to date."""
@@ -185,20 +195,12 @@ class Programs:
         Returns verified, accepted [n], emitted [n, W], and logprobs where they are wanted.
         """
         state, layout, width = self.seats, run.layout, order.width + 1
-        seat, positions = layout.rows.sequence, layout.rows.positions
-        seen = SampledRows(
-            seat=seat,
-            known=layout.rows.lengths,
-            index=positions + 1 - state.prompt_tokens[seat],
-            history=state.history,
-            prompt_tokens=state.prompt_tokens,
-        )
         mask = None if masks is None else layout.to_flat(masks)
-        tokens = sample(run.logits, seen, self.sampling, order.wanted.stages, mask)
+        seen = self._seen(layout.rows.sequence, layout.rows.lengths)
+        tokens, found = self._choose(run.logits, seen, order.wanted, mask)
         samples = layout.to_padded(tokens, width)
         drafts, known = state.drafts(order.seats, order.width), state.known[order.seats]
         verdict = self.verifier.verify(samples, drafts, run.verified, order.seats, known)
-        found = self._logprobs(run.logits, tokens, order.wanted)
         state.advance(order.seats, verdict.emitted, verdict.accepted)
         return {
             "verified": run.verified,
@@ -219,18 +221,9 @@ class Programs:
             return {}
         last = layout.last_rows(order.counts)[order.completing]
         seats = order.seats[order.completing]
-        known = layout.rows.lengths[last]
-        seen = SampledRows(
-            seat=seats,
-            known=known,
-            index=known - state.prompt_tokens[seats],
-            history=state.history,
-            prompt_tokens=state.prompt_tokens,
-        )
-        logits = self.model.logits(hidden[last])
-        tokens = sample(logits, seen, self.sampling, order.wanted.stages, masks)
+        seen = self._seen(seats, layout.rows.lengths[last])
+        tokens, found = self._choose(self.model.logits(hidden[last]), seen, order.wanted, masks)
         state.advance(seats, tokens[:, None], torch.zeros_like(tokens))
-        found = self._logprobs(logits, tokens, order.wanted)
         return {"first": tokens, **{f"first_{name}": v[:, None] for name, v in found.items()}}
 
     def draft(self, order: DraftInput) -> Tensors:
@@ -258,11 +251,25 @@ class Programs:
         scores = chain_scores(bins, lengths, picking.survival, picking.class_row, picking.weight)
         return pick(scores, lengths, order.verify_tokens)
 
-    def _logprobs(self, logits: Tensor, tokens: Tensor, wanted: Wanted) -> Tensors:
+    def _seen(self, seats: Tensor, known: Tensor) -> SampledRows:
+        """Rows in `seats` that see `known` tokens each, and emit the one behind them."""
+        state = self.seats
+        index = known - state.prompt_tokens[seats]
+        return SampledRows(seats, known, index, state.history, state.prompt_tokens)
+
+    def _choose(
+        self, logits: Tensor, seen: SampledRows, wanted: Wanted, mask: Tensor | None
+    ) -> tuple[Tensor, Tensors]:
+        """The target's own token of each row [R], and logprobs where they are wanted."""
+        stages = wanted.stages if mask is None else wanted.stages | Stages.MASK
+        tokens = sample(logits, seen, self.sampling, stages, mask)
         if wanted.top_logprobs is None:
-            return {}
-        found = logprobs_of(logits, tokens, wanted.top_logprobs)
-        return {
+            return tokens, {}
+        shown = logits
+        if self.processed_logprobs:
+            shown = adjust(logits, seen, self.sampling, stages, mask)
+        found = logprobs_of(shown, tokens, wanted.top_logprobs)
+        return tokens, {
             "logprob": found.logprob,
             "top_ids": found.top_ids,
             "top_logprobs": found.top_logprobs,

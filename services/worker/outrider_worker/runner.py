@@ -10,7 +10,7 @@ steps are launched and what follows from their results (engine).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -90,16 +90,18 @@ class Runner:
         """Rows that the device computes for a round of `rows`."""
         return self._programs.forwards.bucket(rows)
 
+    @property
+    def graph_fallbacks(self) -> Mapping[int, int]:
+        """Rounds that should have been a captured graph's and were not, by row bucket."""
+        return self._programs.forwards.fallbacks
+
     def seat(self, request: Request, end_ids: frozenset[int]) -> None:
         """A request sits down on its seat with all that is known of it.
 
         end_ids: tokens that end it, which `min_tokens` forbids.
         """
         seat, params = request.seat, request.spec.sampling
-        stages = stages_of(params)
-        if request.spec.grammar is not None:
-            stages |= Stages.MASK
-        self._wanted[seat] = Wanted(stages, params.top_logprobs)
+        self._wanted[seat] = Wanted(stages_of(params), params.top_logprobs)
         token_ids = self._upload(request.token_ids)
         prompt_tokens, room = len(request.spec.prompt_ids), request.room_tokens
         choice = request.spec.key.choice_index

@@ -22,7 +22,8 @@ from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.tally import RecordRing
 from outrider_worker.engine.thread import EngineThread
 from outrider_worker.engine.types import TokenNews
-from outrider_worker.metrics import WorkerMetrics, add_live_gauges
+from outrider_worker.live_metrics import add_live_gauges
+from outrider_worker.metrics import WorkerMetrics
 from outrider_worker.planner_client.client import Introduction, PlannerClient, PlannerLink
 from outrider_worker.replica import Replica
 from outrider_worker.rpc.service import SERVICE_NAME, WorkerRpc
@@ -92,7 +93,7 @@ class Worker:
         )
         client = _planner_client(settings, assembly, ring, server.port)
         link = client.link if client else PlannerLink()
-        add_live_gauges(metrics, replica, parts.plans, parts.guard, link)
+        add_live_gauges(metrics, replica, parts.plans, parts.guard, link, parts.runner)
         metrics_server = serve_metrics(metrics.registry, settings.host, settings.metrics_port)
         thread.start()
         await server.set_serving(True)

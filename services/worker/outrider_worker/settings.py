@@ -1,6 +1,7 @@
 """The worker's settings, from the environment (`OUTRIDER_WORKER_…`)."""
 
 import os
+from typing import Literal
 
 from pydantic import Field
 
@@ -30,6 +31,9 @@ class WorkerSettings(ServiceSettings):
     prefill_chunk: int = Field(128, ge=1, description="Prompt tokens of one forward at most.")
     max_waiting_tokens: int = Field(262_144, ge=1, description="Prompt tokens that may wait.")
     prefix_cache: bool = Field(True, description="Keep the K/V of prompts for those that follow.")
+    logprobs: Literal["raw", "processed"] = Field(
+        "raw", description="Of the target itself, or behind penalties, bias, bans and grammar."
+    )
     device: str = Field("auto", description="'auto', 'cpu' or 'cuda'.")
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     drain_limit_s: float = Field(30.0, ge=0, description="How long SIGTERM waits for requests.")

@@ -219,13 +219,14 @@ class CudaStream:
         self._device = device
 
     def submit(self, work: Work) -> Pending:
-        watch = _CudaWatch()
-        with torch.inference_mode():
+        # Events belong to the current device, which is each thread's own.
+        with torch.cuda.device(self._device), torch.inference_mode():
+            watch = _CudaWatch()
             packed, parts = pack(work(watch), self._device)
             host = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=True)
             host.copy_(packed, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
+            arrived = torch.cuda.Event()
+            arrived.record()
         return _CudaPending(arrived, host, parts, watch)
 
     def upload(self, values: Sequence[object] | Tensor, dtype: torch.dtype) -> Tensor:

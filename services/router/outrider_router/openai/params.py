@@ -118,15 +118,18 @@ class Wishes:
 
     def sampling(self, room_tokens: int) -> Sampling:
         """How to sample with so much room left; a larger `max_tokens` is cut to it."""
-        wanted = self.max_tokens or room_tokens
+        max_tokens = min(self.max_tokens or room_tokens, room_tokens)
+        options = dict(self.options)
+        if "min_tokens" in options:
+            options["min_tokens"] = min(options["min_tokens"], room_tokens)
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
-            max_tokens=min(wanted, room_tokens),
+            max_tokens=max_tokens,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
-            options=self.options,
+            options=options,
             logit_bias=self.logit_bias,
         )
 

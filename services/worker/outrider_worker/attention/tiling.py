@@ -5,7 +5,8 @@ Does not know: tensors, models, what is computed. Used by `attention.blocks`.
 
 A *run* is the contiguous rows of one sequence. It is cut into tiles of `tile_rows` rows; tile w of
 every run belongs to wave w. Runs are ordered by their number of tiles, largest first, so each wave
-serves a prefix of the runs, and tiles are numbered wave by wave.
+serves a prefix of the runs. Tiles are numbered by the number of blocks they visit, largest first,
+so that those with a b-th block are a prefix of the tiles.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class Tiling:
-    """N tiles, V visits, B blocks of the run that sees most, R rows (padding rows included)."""
+    """N tiles, V visits, B blocks of the tile with most, R rows (padding rows included)."""
 
     tile_rows: int
     rows_of_tile: Ints
@@ -55,8 +56,10 @@ class Tiling:
     """[V, tile_rows] where the keys of the visited page that the row sees end."""
     visible_start: Ints | None
     """[V, tile_rows] where they begin; None where all begin at the page's first key."""
-    visit_of_block: Ints
-    """[B, N] the visit of the b-th block that the tile's run sees, or V where it sees fewer."""
+    visits_by_block: Ints
+    """[visits of owned pages] every tile's first block, then every tile's second, …"""
+    tiles_by_block: tuple[int, ...]
+    """[B] how many tiles have a b-th block."""
     waves: tuple[Wave, ...]
     gathered_pages: Ints
     """[G] pages to copy, in the order in which gathered waves read them; empty if none do."""
@@ -129,23 +132,27 @@ def tiling_of(
     wave_runs: list[int] = (runs.tiles > waves[:, None]).sum(1).tolist()
     first_tile = [0, *accumulate(wave_runs)]
 
-    tile = np.asarray(first_tile)[index_in_run // tile_rows] + rank_of_row
+    visits = _Visits(runs, wave_runs, first_tile)
+    number = visits.tile_numbers()
+    tile = number[np.asarray(first_tile)[index_in_run // tile_rows] + rank_of_row]
     place = tile * tile_rows + index_in_run % tile_rows
     rows_of_tile = _rows_of_tile(live, place, first_tile[-1], tile_rows)
     place_of_row = np.zeros(len(lengths), dtype=np.int64)
     place_of_row[live] = place
 
-    visits = _Visits(runs, wave_runs, first_tile)
-    seen = lengths[rows_of_tile][visits.tile] - PAGE_TOKENS * visits.block[:, None]
+    tile_of_visit = number[visits.tile]
+    seen = lengths[rows_of_tile][tile_of_visit] - PAGE_TOKENS * visits.block[:, None]
     starts = None if window is None else np.clip(seen - window, 0, PAGE_TOKENS)
+    visits_by_block, tiles_by_block = visits.by_block(number)
     return Tiling(
         tile_rows=tile_rows,
         rows_of_tile=rows_of_tile,
         place_of_row=place_of_row,
-        tile_of_visit=visits.tile,
+        tile_of_visit=tile_of_visit,
         visible_end=np.clip(seen, 0, PAGE_TOKENS),
         visible_start=starts,
-        visit_of_block=visits.by_block(),
+        visits_by_block=visits_by_block,
+        tiles_by_block=tiles_by_block,
         waves=tuple(visits.waves),
         gathered_pages=visits.gathered_pages,
     )
@@ -190,15 +197,15 @@ def _rows_of_tile(live: Ints, place: Ints, tiles: int, tile_rows: int) -> Ints:
 
 
 class _Visits:
-    """Which tile visits which page, wave by wave."""
+    """Which tile visits which page, wave by wave; so are the tiles numbered here."""
 
     def __init__(self, runs: _Runs, wave_runs: list[int], first_tile: list[int]) -> None:
         self.waves: list[Wave] = []
         self.gathered_pages = np.empty(0, dtype=np.int64)
         self._parts: list[tuple[Ints, Ints, Ints]] = []
         self._count = 0
-        self._runs = runs
-        self._wave_runs = wave_runs
+        self._first_block = np.concatenate([runs.first_block[:count] for count in wave_runs])
+        self._blocks = np.concatenate([runs.blocks[:count] for count in wave_runs])
         visits_of = {count: runs.visits_of(count) for count in set(wave_runs)}
         visits = [visits_of[count] for count in wave_runs]
         first_gathered = _first_gathered_wave(visits)
@@ -212,15 +219,19 @@ class _Visits:
         self.block: Ints = np.concatenate(blocks)
         self._owned: Ints = np.concatenate(owned)
 
-    def by_block(self) -> Ints:
-        """[B, N]: see Tiling.visit_of_block."""
-        first_block = np.concatenate([self._runs.first_block[:runs] for runs in self._wave_runs])
-        shape = (int(self._runs.blocks.max()), len(first_block))
-        table = np.full(shape, self._count, dtype=np.int64)
+    def tile_numbers(self) -> Ints:
+        """[N] the final number of each tile: see the module's docstring."""
+        number = np.empty(len(self._blocks), dtype=np.int64)
+        number[np.argsort(-self._blocks, kind="stable")] = np.arange(len(number))
+        return number
+
+    def by_block(self, number: Ints) -> tuple[Ints, tuple[int, ...]]:
+        """See Tiling.visits_by_block, tiles_by_block."""
         visit = np.flatnonzero(self._owned)
         tile = self.tile[visit]
-        table[self.block[visit] - first_block[tile], tile] = visit
-        return table
+        block = self.block[visit] - self._first_block[tile]
+        order = np.argsort(block * len(number) + number[tile])
+        return visit[order], tuple(np.bincount(block).tolist())
 
     def _view(self, tile: Ints, visits: _RunVisits) -> None:
         """Visit the range of the pool that holds the pages, in the order of the pool."""

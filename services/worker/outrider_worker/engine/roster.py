@@ -111,7 +111,7 @@ class Roster:
             commit.accepted_tokens,
             self._drafter_name,
             logprobs=_asked_logprobs(request, logprobs[: len(token_ids)]),
-            cached_prompt_tokens=request.cached_tokens if first else 0,
+            cached_prompt_tokens=_cached_prompt_tokens(request) if first else 0,
         )
         if finish is not None:
             self.end(request, finish, turn, news)
@@ -169,6 +169,11 @@ class Roster:
         except ConstraintFailed as failure:
             return Failure(FailureCode.INVALID, str(failure), "grammar")
         return None
+
+
+def _cached_prompt_tokens(request: Request) -> int:
+    """What the cache gave may reach into tokens that another worker has emitted."""
+    return min(request.cached_tokens, len(request.spec.prompt_ids))
 
 
 def _asked_logprobs(

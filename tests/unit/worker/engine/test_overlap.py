@@ -200,7 +200,7 @@ def test_a_host_drafter_keeps_an_asynchronous_device_in_step(stream: EmulatedStr
 
 @pytest.mark.parametrize(("host_s", "exposed_s"), [(0.002, 0.0), (0.030, 0.010)])
 def test_host_time_is_hidden_as_far_as_the_device_is_busy(host_s: float, exposed_s: float) -> None:
-    """A round takes the device 20 ms. What the host needs beyond that is exposed, no less hidden."""
+    """A round takes the device 20 ms; what the host needs beyond that is exposed."""
     clock = HostClock()
     bench = Bench(
         device_drafter=_scripted(8),

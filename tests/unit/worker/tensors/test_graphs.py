@@ -16,6 +16,8 @@ from outrider_worker.graphs import (
     CapturedForwards,
     EagerForwards,
     Replay,
+    buckets_up_to,
+    make_forwards,
 )
 from outrider_worker.kv import KvPool
 from outrider_worker.model.base import CausalLM
@@ -155,16 +157,18 @@ def test_another_pool_or_page_table_is_refused() -> None:
         scene.forwards(dataclasses.replace(rows, page_table=scene.table.clone()), scene.pool)
 
 
-def test_eager_forwards_pad_nothing_and_never_fall_back() -> None:
-    model: CausalLM = tiny_model()
-    forwards = EagerForwards(model)
+def test_buckets_rise_in_narrow_steps_up_to_the_most_rows_of_a_round() -> None:
+    assert buckets_up_to(5) == (1, 2, 4, 5)
+    assert buckets_up_to(512)[-2:] == (480, 512)
+    assert buckets_up_to(4096) == CUDA_ROW_LADDER
+    steps = [b - a for a, b in itertools.pairwise(CUDA_ROW_LADDER)]
+    assert min(steps) >= 1
+    assert max(steps) <= 64
+
+
+def test_a_cpu_launches_eagerly_and_pads_nothing() -> None:
+    model = tiny_model()
+    pool = KvPool.of_pages(model.config, 2, torch.float32)
+    forwards = make_forwards(model, pool, torch.tensor([[1]]), max_rows=64)
     assert [forwards.bucket(rows) for rows in (1, 5, 300)] == [1, 5, 300]
     assert forwards.fallbacks == {}
-
-
-def test_the_ladder_for_gpus_rises_without_gaps_wider_than_its_tiles() -> None:
-    steps = [b - a for a, b in itertools.pairwise(CUDA_ROW_LADDER)]
-    assert CUDA_ROW_LADDER[0] == 1
-    assert CUDA_ROW_LADDER[-1] == 512
-    assert min(steps) >= 1
-    assert max(steps) <= 32
