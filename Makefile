@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 CODE := lib services/router services/planner services/worker cli tests $(if $(wildcard benchmarks/*.py),benchmarks)
 
-.PHONY: setup up test lint gen bench clean
+.PHONY: setup up test test-matrix lint gen bench clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ JOBS ?= 2
 test: setup
 	@scripts/ensure-redis.sh
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
+
+# The five laws over all options, drafters, lengths, devices and families (about half an hour).
+test-matrix: setup
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist load -m matrix tests/matrix $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -5,7 +5,8 @@
 *parity*: the device against the CPU on tiny models of every family. *order*: running ahead on the
 real stream. *graphs*: CUDA graphs against eager launches. *rounds*: an 8B shape with random weights
 under synthetic acceptance. A part that fails does not keep the others from running; the exit code
-says whether all held. --dry-run does the same with tiny sizes on a CPU.
+says whether all held. --dry-run does the same with tiny sizes on a CPU, and writes nothing unless
+it is told where.
 """
 
 import argparse
@@ -45,10 +46,12 @@ def main() -> int:
         "dry_run": machine.dry,
         "parts": found,
     }
-    output = options.output or RESULTS / ("gpu_check_dry.json" if machine.dry else "gpu_check.json")
-    output.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    output = options.output or (None if machine.dry else RESULTS / "gpu_check.json")
+    if output:
+        output.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        print(f"written: {output.name}")
     failed = [name for name, part in found.items() if not part["ok"]]
-    print(f"written: {output.name}; " + (f"failed: {', '.join(failed)}" if failed else "all held"))
+    print(f"failed: {', '.join(failed)}" if failed else "all held")
     return 1 if failed else 0
 
 

@@ -63,7 +63,8 @@ class Counted:
     ends_s: list[float] = field(default_factory=list)
 
     def add(self, record: RoundRecord) -> None:
-        if record.emitted_tokens >= self.requests and not record.prefill_tokens:
+        everyone = record.requests == self.requests <= record.emitted_tokens
+        if everyone and not record.prefill_tokens:
             self.records.append(record)
             self.ends_s.append(time.perf_counter())
 

@@ -58,9 +58,9 @@ class SlotIndex:
 def values_within(keys: Tensor, value_dim: int) -> Tensor:
     """The values that are the first `value_dim` entries of their keys, as a view.
 
-    keys: [pages, kv_heads, key_dim, PAGE_TOKENS] → [pages, kv_heads, PAGE_TOKENS, value_dim].
+    keys: […, key_dim, PAGE_TOKENS] → […, PAGE_TOKENS, value_dim].
     """
-    return keys[:, :, :value_dim].transpose(2, 3)
+    return keys[..., :value_dim, :].transpose(-1, -2)
 
 
 @dataclass(frozen=True)

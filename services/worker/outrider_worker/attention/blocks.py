@@ -16,7 +16,8 @@ Knows: rows, pages, tiles. Does not know: models, requests, who owns a page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,8 +98,9 @@ class BlockPlan:
 
     def _source(self, pages: Tensor) -> _Source:
         """One layer's keys or values: the whole pool, and the copies that gathered waves read."""
-        gathered = self._index.gathered
-        return _Source(pages, pages if gathered is None else self._rows(pages, gathered))
+        pool, gathered = pages.flatten(0, 1), self._index.gathered
+        copies = pool if gathered is None else self._rows(pages, gathered).flatten(0, 1)
+        return _Source(pool, copies)
 
     def _values(self, layer: int, keys: _Source) -> _Source:
         """Where values lie in the keys, the copied keys hold the copied values too.
@@ -118,12 +120,18 @@ class BlockPlan:
         scratch, index = self._scratch, self._index
         scratch.scores_by_row.add_(self._mask)
         torch.amax(scratch.scores_by_vector, -1, out=scratch.peaks)
-        peaks, *others = self._by_block(scratch.peaks)
-        for block in others:
-            torch.maximum(peaks[: len(block)], block, out=peaks[: len(block)])
+        peaks = self._highest(scratch.peaks)
         shift = self._rows(peaks, index.tile_of_visit).unsqueeze(-1)
         scratch.scores_by_vector.sub_(shift).exp_()
         torch.sum(scratch.scores_by_vector, -1, out=scratch.sums)
+
+    def _highest(self, peaks: Tensor) -> Tensor:
+        """[V, X] → [N, X]; at once where all tiles have as many blocks."""
+        found = self._rows(peaks, self._index.visits_by_block)
+        counts = self._index.tiles_by_block
+        if counts[0] == counts[-1]:
+            return found.view(len(counts), counts[0], -1).amax(0)
+        return _over_blocks(found.split(counts), _raise_to)
 
     def _combine(self) -> Tensor:
         """Add the blocks of each tile in position order, normalise, hand the rows back."""
@@ -132,37 +140,40 @@ class BlockPlan:
         mixed = mixed.view(*total.shape, -1).div_(total.unsqueeze(-1))
         return self._rows(mixed.view(-1, self._group * self._pool.value_dim), self._index.result)
 
-    def _added(self, per_visit: Tensor) -> Tensor:
-        """[V, X] → [N, X], one block after the other, so that B leaves the order alone."""
-        total, *others = self._by_block(per_visit)
-        for block in others:
-            total[: len(block)] += block
-        return total
-
     def _multiply(self, left: Tensor, source: _Source, out: Tensor) -> None:
         """out = left · pages, batched over visits and heads, wave by wave.
 
         left, out: [V × H, T, …].
         """
-        pool, copies = source.pool.flatten(0, 1), source.copies.flatten(0, 1)
         for step in self._steps:
-            pages = copies if step.gathered else pool
+            pages = source.copies if step.gathered else source.pool
             torch.bmm(left[step.visits], pages[step.blocks], out=out[step.visits])
 
-    def _by_block(self, per_visit: Tensor) -> tuple[Tensor, ...]:
-        """[V, X] → B times [tiles that have such a block, X], copied."""
+    def _added(self, per_visit: Tensor) -> Tensor:
+        """[V, X] → [N, X], block after block, so that B leaves the order alone."""
         found = self._rows(per_visit, self._index.visits_by_block)
-        return found.split(self._index.tiles_by_block)
+        return _over_blocks(found.split(self._index.tiles_by_block), Tensor.add_)
 
     @staticmethod
     def _rows(table: Tensor, index: Tensor) -> Tensor:
         return table.index_select(0, index)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """One layer's keys or values, [pages, H, …, …]."""
+class _Source(NamedTuple):
+    """One layer's keys or values, [pages × H, …, …]."""
 
     pool: Tensor
     copies: Tensor
     """Of the gathered pages; the pool itself where none are gathered."""
+
+
+def _over_blocks(blocks: Sequence[Tensor], combine: Callable[[Tensor, Tensor], object]) -> Tensor:
+    """combine, which changes its first argument, from the first block to the last."""
+    total, *others = blocks
+    for block in others:
+        combine(total if len(block) == len(total) else total[: len(block)], block)
+    return total
+
+
+def _raise_to(values: Tensor, others: Tensor) -> None:
+    torch.maximum(values, others, out=values)

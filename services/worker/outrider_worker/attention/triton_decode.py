@@ -27,6 +27,9 @@ _HEAD_TILE = 16
 _KEY_TILE = 128
 """Key dimensions multiplied at once; a latent key of 576 takes five turns."""
 
+_WIDE_VALUE = 256
+"""Values beyond this (a latent has 512) fill the registers: more warps, and no pipeline."""
+
 _SPLITS = 8
 """Parts that a long row's keys are cut into, so that few rows still fill a GPU."""
 
@@ -100,6 +103,7 @@ class _TritonPlan:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         rows, scratch = self._rows, self._scratch
         group = self._heads // self._pool.kv_heads
+        wide = self._pool.value_dim > _WIDE_VALUE
         # No row has more pages than the table has columns: what every row leaves empty is not run.
         splits = min(_SPLITS, -(-rows.page_table.shape[1] // _SPLIT_PAGES))
         grid = (rows.count, self._pool.kv_heads * -(-group // _HEAD_TILE), splits)
@@ -129,8 +133,8 @@ class _TritonPlan:
             SPLITS=_SPLITS,
             SPLIT_PAGES=_SPLIT_PAGES,
             WIDEN=self._widen,
-            num_warps=4,
-            num_stages=2,
+            num_warps=8 if wide else 4,
+            num_stages=1 if wide else 2,
         )
 
     def _combine_splits(self, out: Tensor) -> None:

@@ -11,21 +11,19 @@ checked by the caller (attention.triton_decode).
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 
 @triton.jit
 def pages_of_split(
-    length: Any,
-    split: Any,
+    length: tl.tensor,
+    split: tl.tensor,
     WINDOW: tl.constexpr,
     PAGE_TOKENS: tl.constexpr,
     SPLITS: tl.constexpr,
     SPLIT_PAGES: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """(start, end) of one split's pages, by place in the page table; empty where start ≥ end."""
     first = 0
     if WINDOW > 0:
@@ -37,36 +35,38 @@ def pages_of_split(
 
 
 @triton.jit
-def product(a: Any, b: Any, WIDEN: tl.constexpr) -> Any:
+def product(a: tl.tensor, b: tl.tensor, WIDEN: tl.constexpr) -> tl.tensor:
     """a · b, summed in float32. WIDEN: multiply in float32 too, bit for bit as IEEE has it."""
     if WIDEN:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
-    return tl.dot(a.to(b.dtype), b)
+        out = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    else:
+        out = tl.dot(a.to(b.dtype), b)
+    return out
 
 
 @triton.jit(do_not_specialize_on_alignment=["sequence_ptr", "lengths_ptr", "table_ptr"])
 def attend_split(
-    q_ptr: Any,
-    keys_ptr: Any,
-    values_ptr: Any,
-    sequence_ptr: Any,
-    lengths_ptr: Any,
-    table_ptr: Any,
-    mixed_ptr: Any,
-    peaks_ptr: Any,
-    totals_ptr: Any,
-    q_row_stride: Any,
-    q_head_stride: Any,
-    key_page_stride: Any,
-    key_head_stride: Any,
-    key_dim_stride: Any,
-    key_token_stride: Any,
-    value_page_stride: Any,
-    value_head_stride: Any,
-    value_token_stride: Any,
-    value_dim_stride: Any,
-    table_stride: Any,
-    scale: Any,
+    q_ptr: tl.tensor,
+    keys_ptr: tl.tensor,
+    values_ptr: tl.tensor,
+    sequence_ptr: tl.tensor,
+    lengths_ptr: tl.tensor,
+    table_ptr: tl.tensor,
+    mixed_ptr: tl.tensor,
+    peaks_ptr: tl.tensor,
+    totals_ptr: tl.tensor,
+    q_row_stride: tl.tensor,
+    q_head_stride: tl.tensor,
+    key_page_stride: tl.tensor,
+    key_head_stride: tl.tensor,
+    key_dim_stride: tl.tensor,
+    key_token_stride: tl.tensor,
+    value_page_stride: tl.tensor,
+    value_head_stride: tl.tensor,
+    value_token_stride: tl.tensor,
+    value_dim_stride: tl.tensor,
+    table_stride: tl.tensor,
+    scale: tl.tensor,
     GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
@@ -144,11 +144,11 @@ def attend_split(
 
 @triton.jit(do_not_specialize_on_alignment=["lengths_ptr"])
 def combine_splits(
-    mixed_ptr: Any,
-    peaks_ptr: Any,
-    totals_ptr: Any,
-    lengths_ptr: Any,
-    out_ptr: Any,
+    mixed_ptr: tl.tensor,
+    peaks_ptr: tl.tensor,
+    totals_ptr: tl.tensor,
+    lengths_ptr: tl.tensor,
+    out_ptr: tl.tensor,
     VALUE_DIM: tl.constexpr,
     VALUE_TILE: tl.constexpr,
     WINDOW: tl.constexpr,

@@ -179,13 +179,13 @@ class Engine:
     def _guard_round(self, record: RoundRecord, turn: Turn, now_s: float) -> None:
         times = record.times
         self._off.observe(record)
-        guard = self._parts.guard
+        guard, plain_rows = self._parts.guard, self._parts.runner.bucket_rows(record.requests)
         guard.thresholds = turn.plan.guard
         guard.observe(
             GuardRound(
                 requests=record.requests,
                 emitted_tokens=record.emitted_tokens,
-                verified_tokens=record.verified_tokens,
+                extra_rows=record.bucket_rows - plain_rows,
                 speculative=record.carried_draft_tokens > 0,
                 drafted=record.next_draft_tokens > 0,
                 elapsed_s=times.total_s,

@@ -44,14 +44,15 @@ class GuardRound:
     """What the ledger needs of a round.
 
     off_s: T_off(n) = T(n) + c(n). plain_s: the part of elapsed_s that plain decoding would have
-    spent too. speculative: drafts had been asked for it at the end of the round before. drafted:
-    drafts were made at its end (that costs, also where nothing was verified). trial: either was on
-    trial.
+    spent too. extra_rows: computed beyond a plain round's, be it for drafts or as padding where
+    drafts were hoped for. speculative: drafts had been asked for it at the end of the round before.
+    drafted: drafts were made at its end (that costs, also where nothing was verified). trial:
+    either was on trial.
     """
 
     requests: int
     emitted_tokens: int
-    verified_tokens: int
+    extra_rows: int
     speculative: bool
     drafted: bool
     elapsed_s: float
@@ -118,7 +119,7 @@ class Guard:
         """Book one finished round."""
         if not self._enabled or round_.off_s <= 0 or round_.requests == 0:
             return
-        if round_.verified_tokens == 0:
+        if round_.extra_rows == 0:
             self._learn_scale(round_.plain_s / round_.off_s)
         increment = self._increment(round_)
         self._learn_variance(increment if round_.speculative else None)

@@ -49,7 +49,7 @@ class Machine:
         return GuardRound(
             requests=self._requests,
             emitted_tokens=emitted,
-            verified_tokens=4 * self._requests if verifying else 0,
+            extra_rows=4 * self._requests if verifying else 0,
             speculative=verifying,
             drafted=self._carried is not Permission.PLAIN,
             elapsed_s=elapsed_s,

@@ -1,0 +1,1 @@
+"""The engine beside others: the same prompts, weights, dtype and threads, in turns."""
