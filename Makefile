@@ -30,7 +30,7 @@ test: setup
 
 # The five laws over all options, drafters, lengths, devices and families (about half an hour).
 test-matrix: setup
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist load -m matrix tests/matrix $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m matrix tests/matrix $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,19 +1,31 @@
-"""`python -m benchmarks [NAME …]`: all benchmarks one after the other, or those named."""
+"""`python -m benchmarks [NAME …]`: all benchmarks one after the other, or those named.
+
+One name alone may be followed by options of its own: `python -m benchmarks peers --runs 5`.
+"""
 
 import subprocess
 import sys
 
-ALL = ("planner_plan", "push_latency", "decode", "speculation")
+ALL = ("planner_plan", "push_latency", "peers", "rounds", "speculation")
 
 
 def main() -> int:
     """Each in a process of its own: thread counts and caches of one must not reach the next."""
-    names = sys.argv[1:] or list(ALL)
+    words = sys.argv[1:]
+    first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    names, options = words[:first_option], words[first_option:]
+    if options and len(names) != 1:
+        print("options belong to one benchmark: name it first", file=sys.stderr)
+        return 2
     unknown = sorted(set(names) - set(ALL))
     if unknown:
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(ALL)}", file=sys.stderr)
         return 2
-    return max(subprocess.call([sys.executable, "-m", f"benchmarks.{name}"]) for name in names)
+    return max(_run(name, options) for name in names or ALL)
+
+
+def _run(name: str, options: list[str]) -> int:
+    return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *options])
 
 
 if __name__ == "__main__":

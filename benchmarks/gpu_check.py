@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import graphs, order, parity, rounds
-from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.machine import Machine, NoGpu
 from benchmarks.gpu.models import LLAMA_8B, config_of, random_model, tiny_config
 from benchmarks.measure import RESULTS
 from outrider_worker.model.base import CausalLM
@@ -33,7 +33,11 @@ Part = Callable[[], Any]
 
 def main() -> int:
     options = _options()
-    machine = Machine.choose(options.dry_run)
+    try:
+        machine = Machine.choose(options.dry_run)
+    except NoGpu as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return 2
     torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
     parts = _parts(machine)
     chosen = options.only.split(",") if options.only else list(parts)

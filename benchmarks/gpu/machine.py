@@ -17,6 +17,10 @@ from outrider_worker.numerics import choose_dtype
 from outrider_worker.streams import CudaStream, DeviceStream, EmulatedStream
 
 
+class NoGpu(Exception):
+    """There is no GPU to check."""
+
+
 def repeat(work: Callable[[], Tensor]) -> Replay:
     """Stands in for a graph where there is none: does the work again (a Capture)."""
     result = work().clone()
@@ -32,11 +36,11 @@ class Machine:
 
     @classmethod
     def choose(cls, dry: bool) -> Machine:
-        """The first GPU, or with `dry` the CPU. Raises RuntimeError where there is no GPU."""
+        """The first GPU, or with `dry` the CPU. Raises NoGpu where there is none."""
         if dry:
             return cls(torch.device("cpu"), dry)
         if not torch.cuda.is_available():
-            raise RuntimeError("no CUDA device here; --dry-run runs tiny sizes on the CPU")
+            raise NoGpu("no CUDA device here; --dry-run runs tiny sizes on the CPU")
         return cls(torch.device("cuda", torch.cuda.current_device()), dry)
 
     @property

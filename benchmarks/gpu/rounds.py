@@ -8,7 +8,8 @@ get tokens and nothing is prefilled.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,17 +70,18 @@ class Counted:
             self.ends_s.append(time.perf_counter())
 
     def summary(self, plan: Plan) -> dict[str, Any]:
-        rounds, times = self.records[1:], [record.times for record in self.records[1:]]
-        span_s, count = self.ends_s[-1] - self.ends_s[0], len(rounds)
-        emitted = sum(record.emitted_tokens for record in rounds)
-        buckets = Counter(record.bucket_rows for record in rounds)
+        timed = self.records[1:]
+        times, count = [record.times for record in timed], len(timed)
+        span_s = self.ends_s[-1] - self.ends_s[0]
+        emitted = sum(record.emitted_tokens for record in timed)
+        buckets = Counter(record.bucket_rows for record in timed)
         return {
             "policy": plan.policy,
             "requests": self.requests,
             "rounds": count,
             "tokens_per_s": round(emitted / span_s, 1),
             "tokens_per_request_round": round(emitted / count / self.requests, 3),
-            "bucket_rows": {str(rows): times for rows, times in sorted(buckets.items())},
+            "bucket_rows": {str(size): rounds for size, rounds in sorted(buckets.items())},
             "round_ms": _mean_ms([span_s], count),
             "target_ms": _mean_ms([each.target_s for each in times], count),
             "draft_ms": _mean_ms([each.draft_s for each in times], count),
@@ -109,7 +111,24 @@ def check(machine: Machine, model: CausalLM) -> dict[str, Any]:
     for entry in entries:
         print(f"  n={entry['requests']} {entry['policy']}: {entry['tokens_per_s']} tokens/s")
     fallbacks = {str(rows): n for rows, n in bench.programs.forwards.fallbacks.items()}
-    return {"ok": not fallbacks, "rounds": entries, "fallbacks": fallbacks, "survival": SURVIVAL}
+    return {
+        "ok": not fallbacks,
+        "rounds": entries,
+        "two_stage_to_best": _to_best(entries),
+        "fallbacks": fallbacks,
+        "survival": SURVIVAL,
+    }
+
+
+def _to_best(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By load: the planned speed over that of the better of off and static."""
+    speeds: dict[int, dict[str, float]] = defaultdict(dict)
+    for entry in entries:
+        speeds[entry["requests"]][entry["policy"]] = entry["tokens_per_s"]
+    return {
+        str(n): round(by_policy.pop("two_stage") / max(by_policy.values()), 3)
+        for n, by_policy in speeds.items()
+    }
 
 
 def _bench(machine: Machine, model: CausalLM, sizes: Sizes) -> Bench:

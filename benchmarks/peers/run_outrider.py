@@ -1,6 +1,6 @@
 """Our engine, in process, as the worker assembles it; speculation off.
 
-    python -m benchmarks.peers.run_outrider FOLDER THREADS
+python -m benchmarks.peers.run_outrider FOLDER THREADS
 """
 
 from collections.abc import Sequence

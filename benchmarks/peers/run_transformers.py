@@ -1,6 +1,6 @@
 """transformers' own greedy loop.
 
-    python -m benchmarks.peers.run_transformers FOLDER THREADS
+python -m benchmarks.peers.run_transformers FOLDER THREADS
 """
 
 from typing import Any

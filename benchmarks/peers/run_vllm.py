@@ -1,6 +1,6 @@
 """vLLM's CPU engine, in process, stepped by hand. Runs in an environment of its own.
 
-    PYTHON -m benchmarks.peers.run_vllm FOLDER
+PYTHON -m benchmarks.peers.run_vllm FOLDER
 """
 
 from importlib import import_module

@@ -63,7 +63,8 @@ class Side:
 
     def stop(self) -> None:
         """Let the child end by itself; stop it where it does not."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(20)

@@ -2,9 +2,9 @@
 
     python -m tests.support.kernel_compiler
 
-The interpreter runs kernels as Python and takes much that the compiler does not. Prints a line per
-kernel and shape: its name and the bytes of shared memory that a block takes. Run it in a process
-without TRITON_INTERPRET: kernels are made for one or the other when they are imported.
+The interpreter runs kernels as Python and takes much that the compiler refuses. Prints a line for
+each: its name and the bytes of shared memory of a block. Run it in a process without
+TRITON_INTERPRET: kernels are made for one or the other when they are imported.
 """
 
 from __future__ import annotations
@@ -16,44 +16,38 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outrider_worker.attention.triton_decode import kernel_options, tile
+from outrider_worker.attention.triton_decode import KernelShape
 from outrider_worker.attention.triton_kernels import attend_split, combine_splits
 
 H200 = GPUTarget("cuda", 90, 32)
-_COMMON = {"PAGE_TOKENS": 64, "SPLITS": 8, "SPLIT_PAGES": 4}
-_POINTERS = {
-    "sequence_ptr": "*i64",
-    "lengths_ptr": "*i64",
-    "table_ptr": "*i64",
-    "mixed_ptr": "*fp32",
-    "peaks_ptr": "*fp32",
-    "totals_ptr": "*fp32",
+GROUPED = KernelShape(group=4, key_dim=128, value_dim=128, window=4096, widen=False)
+LATENT = KernelShape(group=128, key_dim=576, value_dim=512, window=0, widen=False)
+
+_TYPES = {
+    **dict.fromkeys(("q_ptr", "keys_ptr", "values_ptr", "out_ptr"), "*bf16"),
+    **dict.fromkeys(("sequence_ptr", "lengths_ptr", "table_ptr"), "*i64"),
+    **dict.fromkeys(("mixed_ptr", "peaks_ptr", "totals_ptr"), "*fp32"),
     "scale": "fp32",
 }
+"""All others that are no constants are strides."""
 
 
 def main() -> None:
-    for group, key_dim, value_dim, window in ((4, 128, 128, 0), (128, 576, 512, 4096)):
-        sizes = {"GROUP": group, "KEY_DIM": key_dim, "VALUE_DIM": value_dim, "WINDOW": window}
-        tiles = {"HEAD_TILE": 16, "KEY_TILE": tile(min(key_dim, 128)), "VALUE_TILE": tile(value_dim)}
-        options = kernel_options(value_dim)
-        _compile(attend_split, {**_COMMON, **sizes, **tiles, "WIDEN": False}, options)
-    _compile(combine_splits, {**_COMMON, "VALUE_DIM": 128, "VALUE_TILE": 128, "WINDOW": 0}, {})
+    for shape in (GROUPED, LATENT):
+        _compile(attend_split, shape.constants_of_attend(), shape.options_of_attend())
+    _compile(combine_splits, GROUPED.constants_of_combine(), {"enable_fp_fusion": True})
 
 
-def _compile(kernel: Any, constants: Mapping[str, int], options: Mapping[str, Any]) -> None:
-    """Runtime integers are strides; other pointers are to bfloat16, and aligned."""
+def _compile(kernel: Any, constants: Mapping[str, int], options: Mapping[str, int]) -> None:
     names = kernel.arg_names
-    types = {
-        name: "constexpr"
-        if name in constants
-        else _POINTERS.get(name, "*bf16" if name.endswith("_ptr") else "i32")
-        for name in names
+    types = {n: "constexpr" if n in constants else _TYPES.get(n, "i32") for n in names}
+    by_place = {(names.index(name),): value for name, value in constants.items()}
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if types[name] in ("*bf16", "*fp32")
     }
-    constexprs = {(names.index(name),): value for name, value in constants.items()}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in constants}
-    del aligned[(names.index("scale"),)] if "scale" in names else {}
-    source = ASTSource(kernel, types, constexprs, aligned)
+    source = ASTSource(kernel, types, by_place, aligned)
     compiled = triton.compile(source, target=H200, options=dict(options))
     assert compiled.asm["cubin"]
     print(kernel.fn.__name__, compiled.metadata.shared)

@@ -115,6 +115,11 @@ class Way:
     mode: str = "in-step"
     family: str = "llama"
 
+    @property
+    def plan_name(self) -> str:
+        """The drafter's name in plans."""
+        return "ngram" if "ngram" in self.drafter else "scripted"
+
 
 def prompt(number: int, tokens: int = 50) -> tuple[int, ...]:
     """Records that nearly repeat, so that lookup finds something; a page's border is near."""
@@ -169,7 +174,7 @@ def opened(way: Way, specs: Sequence[RequestSpec], **settings: Any) -> Iterator[
     stream: DeviceStream = EmulatedStream() if way.mode == "ahead" else ImmediateStream()
     drafters = _drafters(way, specs)
     merged: dict[str, Any] = {
-        "plan": static_plan(drafters.name, way.draft_tokens),
+        "plan": static_plan(way.plan_name, way.draft_tokens),
         "limits": LIMITS,
         "eos_token_ids": END_IDS,
         **settings,

@@ -82,6 +82,7 @@ class Watched(Bench):
         self._plan_stream = self.plans.open_stream()
         self._plan_version = 0
         self._still_steps = 0
+        self._dropped: set[RequestKey] = set()
         self.live: dict[RequestKey, Sent] = {}
         self.told: Counter[str] = Counter()
         """By news: tokens, accepted; ended requests by how they ended."""
@@ -106,11 +107,9 @@ class Watched(Bench):
         assert self.plans.offer(self._plan_stream, make(self._plan_version), self.clock())
 
     def drop_owner(self, owner: str) -> None:
-        """Its requests get no news any more."""
+        """From the next step on its requests get no news any more."""
         self.engine.inbox.put(DropOwner(owner))
-        for key in [key for key in self.live if key.owner == owner]:
-            self._let_go(key)
-            self.told["dropped"] += 1
+        self._dropped |= {key for key in self.live if key.owner == owner}
 
     def end_all(self) -> None:
         self.engine.inbox.put(EndAll("draining"))
@@ -126,7 +125,7 @@ class Watched(Bench):
         self._fold()
 
     def finish(self) -> None:
-        """Step until idle, within what the longest requests may need, and check that all is back."""
+        """Step until idle, within what all that is left may need, and check that all is back."""
         most_steps = 40 + sum(
             2 * sent.spec.sampling.max_tokens + self._prefill_steps() for sent in self.live.values()
         )
@@ -182,6 +181,10 @@ class Watched(Bench):
                 self.told[type(sent.answer.end).__name__] += 1
                 self.told["finished"] += sent.finished
                 self._let_go(key)
+            elif key in self._dropped:
+                self.told["dropped"] += 1
+                self._let_go(key)
+        self._dropped.clear()
         for key in [key for key in self.runner.seated if not self.scheduler.has(key)]:
             totals = self.runner.seated.pop(key).totals
             self.counted["drafted"] += totals.drafted_tokens

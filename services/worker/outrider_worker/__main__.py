@@ -14,7 +14,7 @@ from outrider_worker.settings import WorkerSettings
 # How long OpenMP threads spin at a barrier before they sleep. Left to itself the library spins so
 # long that a neighbour who wants one of the cores stops the tokens for a second; this much keeps
 # the speed of an idle machine and shortens the stalls (docs/adr/0008).
-_SPIN_COUNT = "10000"
+SPIN_COUNT = "10000"
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         return 2
     configure_logs("worker", settings.log_level, settings.log_format)
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     # Imported late: torch takes seconds, wrong settings should be told at once, and OpenMP reads
     # its environment when it is loaded.
     from outrider_worker.model.config import ModelError

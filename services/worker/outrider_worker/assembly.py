@@ -112,7 +112,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         processed_logprobs=settings.logprobs == "processed",
     )
     runner = Runner(programs, open_stream(device))
-    ladder = row_ladder(size)
+    ladder = row_ladder(size, device)
     name = served_name(settings)
     identity = EngineIdentity(
         model=name,

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from outrider_worker.engine.costs import CostCurve, CostTable, DraftCost, DrafterCosts, Timing
 from outrider_worker.engine.drafting import Drafters
 from outrider_worker.engine.orders import DraftOrder, RoundOrder, SeatPages, StepOrder
 from outrider_worker.engine.types import Request, RequestKey, RequestSpec, SamplingParams
+from outrider_worker.graphs import buckets_up_to
 from outrider_worker.programs import SeatSize
 from outrider_worker.runner import Runner
 from outrider_worker.speculate.drafter import Ask, Drafter
@@ -32,10 +34,14 @@ Progress = Callable[[str], None]
 _TABLE = TypeAdapter(CostTable)
 
 
-def row_ladder(size: SeatSize) -> tuple[int, ...]:
-    """The row counts a round of this worker can have, as far as they are measured."""
+def row_ladder(size: SeatSize, device: torch.device) -> tuple[int, ...]:
+    """The row counts a round of this worker can have, as far as they are measured.
+
+    On a GPU these are the buckets that graphs are captured for: between two, it computes the larger.
+    """
     most = min(size.max_rows, size.seats * (size.max_draft_tokens + 1))
-    return tuple(rows for rows in CPU_ROW_LADDER if rows <= most)
+    ladder = buckets_up_to(size.max_rows) if device.type == "cuda" else CPU_ROW_LADDER
+    return tuple(rows for rows in ladder if rows <= most)
 
 
 class Profiler:

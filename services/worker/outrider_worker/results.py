@@ -24,10 +24,6 @@ class Times:
     draft_s: float = 0.0
     prefill_s: float = 0.0
 
-    @property
-    def total_s(self) -> float:
-        return self.target_s + self.feed_s + self.draft_s + self.prefill_s
-
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:

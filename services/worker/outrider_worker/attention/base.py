@@ -60,6 +60,19 @@ class Rows:
         """R, padding rows included."""
         return self.token_ids.shape[0]
 
+    def part(self, which: slice) -> Rows:
+        """Some of the rows, as a chain of their own. Raises ValueError for trees."""
+        if self.parents is not None or self.tail_mask is not None:
+            raise ValueError("rows of a tree cannot be taken apart")
+        return Rows(
+            token_ids=self.token_ids[which],
+            positions=self.positions[which],
+            slots=self.slots[which],
+            sequence=self.sequence[which],
+            lengths=self.lengths[which],
+            page_table=self.page_table,
+        )
+
     def padded_to(self, count: int) -> Rows:
         """The same table with padding rows at its end, at least `count` rows long."""
         missing = count - self.count

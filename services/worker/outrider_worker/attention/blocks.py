@@ -26,7 +26,10 @@ from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
 from outrider_worker.attention.block_layout import Index, Scratch, mask_of, steps_of
 from outrider_worker.attention.tile_choice import KeyShape, tile_rows_for
 from outrider_worker.attention.tiling import Tiling, tiling_of
-from outrider_worker.kv import KvPool, values_within
+from outrider_worker.kv import PAGE_TOKENS, KvPool, values_within
+
+_MOST_BUFFER_BYTES = 256 << 20
+"""Of one plan: beyond, rows are attended in pieces."""
 
 
 class BlockAttention:
@@ -46,16 +49,33 @@ class BlockAttention:
         if pool.dtype is not torch.float32:
             raise UnsupportedRows(f"block attention computes in float32, not {pool.dtype}")
         group = query_heads // pool.kv_heads
-        tiling = tiling_of(
-            lengths=rows.lengths.numpy(),
-            sequence=rows.sequence.numpy(),
-            page_table=rows.page_table.numpy(),
-            tile_rows=tile_rows_for(group, KeyShape.of(pool)),
-            window=window,
-        )
-        if tiling is None:
-            return EmptyPlan(pool.value_dim)
-        return BlockPlan(pool, tiling, group, pool.key_dim**-0.5 if scale is None else scale)
+        factor = pool.key_dim**-0.5 if scale is None else scale
+
+        def plan_of(part: Rows) -> AttentionPlan:
+            tiling = _tiling(part, pool, group, window)
+            return BlockPlan(pool, tiling, group, factor) if tiling else EmptyPlan(pool.value_dim)
+
+        at_once = _rows_at_once(rows, pool, group, window)
+        return plan_of(rows) if rows.count <= at_once else PiecewisePlan(plan_of, rows, at_once)
+
+
+def _tiling(rows: Rows, pool: KvPool, group: int, window: int | None) -> Tiling | None:
+    return tiling_of(
+        lengths=rows.lengths.numpy(),
+        sequence=rows.sequence.numpy(),
+        page_table=rows.page_table.numpy(),
+        tile_rows=tile_rows_for(group, KeyShape.of(pool)),
+        window=window,
+    )
+
+
+def _rows_at_once(rows: Rows, pool: KvPool, group: int, window: int | None) -> int:
+    """How many rows' results of single blocks fit the buffers, if each row were alone in a tile."""
+    longest = int(rows.lengths.numpy().max(initial=0))
+    blocks = (longest if window is None else min(longest, window + PAGE_TOKENS)) // PAGE_TOKENS + 1
+    vectors = group * pool.kv_heads * tile_rows_for(group, KeyShape.of(pool))
+    floats = blocks * vectors * (PAGE_TOKENS + 2 * pool.value_dim)
+    return max(1, _MOST_BUFFER_BYTES // (floats * pool.dtype.itemsize))
 
 
 class EmptyPlan:
@@ -67,6 +87,25 @@ class EmptyPlan:
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Zeros."""
         return q.new_zeros(*q.shape[:-1], self._value_dim)
+
+
+class PiecewisePlan:
+    """A few rows at a time, for contexts so long that the buffers of all would be too large.
+
+    Pieces are planned anew in every layer, which then costs little beside what they compute.
+    """
+
+    def __init__(self, plan_of: Callable[[Rows], AttentionPlan], rows: Rows, size: int) -> None:
+        self._plan_of = plan_of
+        self._rows = rows
+        self._size = size
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """See AttentionPlan.attend."""
+        pieces = (slice(at, at + self._size) for at in range(0, self._rows.count, self._size))
+        return torch.cat(
+            [self._plan_of(self._rows.part(piece)).attend(layer, q[piece]) for piece in pieces]
+        )
 
 
 class BlockPlan:

@@ -36,6 +36,62 @@ _SPLITS = 8
 _SPLIT_PAGES = 4
 """Pages of a part at least: shorter rows are not worth cutting."""
 
+_SCRATCH_BYTES = 256 * 2**20
+"""Of the parts' results at most; a long prefill's rows take turns."""
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """What the kernels are compiled for: one variant for each value of these.
+
+    group: query heads of one KV head. window: 0 for none.
+    widen: multiply in float32, for pools of float32 and in the interpreter, which multiplies
+        bfloat16 wrongly.
+    """
+
+    group: int
+    key_dim: int
+    value_dim: int
+    window: int
+    widen: bool
+
+    @property
+    def head_tiles(self) -> int:
+        """Programs that share a KV head's query heads out among them."""
+        return -(-self.group // _HEAD_TILE)
+
+    def constants_of_combine(self) -> dict[str, int]:
+        """Of combine_splits."""
+        return {
+            "VALUE_DIM": self.value_dim,
+            "VALUE_TILE": _tile(self.value_dim),
+            "WINDOW": self.window,
+            "PAGE_TOKENS": PAGE_TOKENS,
+            "SPLITS": _SPLITS,
+            "SPLIT_PAGES": _SPLIT_PAGES,
+        }
+
+    def constants_of_attend(self) -> dict[str, int]:
+        """Of attend_split."""
+        return {
+            **self.constants_of_combine(),
+            "GROUP": self.group,
+            "KEY_DIM": self.key_dim,
+            "HEAD_TILE": _HEAD_TILE,
+            "KEY_TILE": _tile(min(self.key_dim, _KEY_TILE)),
+            "WIDEN": self.widen,
+        }
+
+    def options_of_attend(self) -> dict[str, int]:
+        """How attend_split is compiled. Fused multiply-adds are the compiler's default up to
+        Triton 3.9 and are asked for so that they stay."""
+        wide = self.value_dim > _WIDE_VALUE
+        return {
+            "num_warps": 8 if wide else 4,
+            "num_stages": 1 if wide else 2,
+            "enable_fp_fusion": True,
+        }
+
 
 class TritonAttention:
     """Row-wise paged attention in Triton (an AttentionBackend)."""
@@ -67,6 +123,10 @@ class _Scratch:
     totals: Tensor
     """[R, Hq, SPLITS] float32"""
 
+    @staticmethod
+    def bytes_per_row(heads: int, value_dim: int) -> int:
+        return heads * _SPLITS * (value_dim + 2) * torch.float32.itemsize
+
     @classmethod
     def allocate(cls, rows: int, heads: int, value_dim: int, device: torch.device) -> _Scratch:
         def empty(*size: int) -> Tensor:
@@ -83,36 +143,40 @@ class _TritonPlan:
     ) -> None:
         self._rows, self._pool, self._heads = rows, pool, query_heads
         self._scale = pool.key_dim**-0.5 if scale is None else scale
-        self._window = window
+        self._shape = KernelShape(
+            group=query_heads // pool.kv_heads,
+            key_dim=pool.key_dim,
+            value_dim=pool.value_dim,
+            window=window,
+            widen=pool.dtype is torch.float32 or bool(knobs.runtime.interpret),
+        )
+        fitting = _SCRATCH_BYTES // _Scratch.bytes_per_row(query_heads, pool.value_dim)
+        at_once = max(1, min(rows.count, fitting))
+        self._turns = [slice(row, row + at_once) for row in range(0, rows.count, at_once)]
         device = rows.lengths.device
-        self._scratch = _Scratch.allocate(rows.count, query_heads, pool.value_dim, device)
-        # The interpreter multiplies bfloat16 wrongly, and float32 means float32.
-        self._widen = bool(knobs.runtime.interpret) or pool.dtype is torch.float32
+        self._scratch = _Scratch.allocate(at_once, query_heads, pool.value_dim, device)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """See AttentionPlan.attend. q: [R, Hq, Dk] → [R, Hq, Dv]; zeros for padding rows."""
         if q.stride(2) != 1:
             q = q.contiguous()
         out = q.new_empty(q.shape[0], self._heads, self._pool.value_dim)
-        if self._rows.count:
-            self._attend_splits(layer, q)
-            self._combine_splits(out)
+        for turn in self._turns:
+            self._attend_splits(layer, q[turn], turn)
+            self._combine_splits(out[turn], turn)
         return out
 
-    def _attend_splits(self, layer: int, q: Tensor) -> None:
+    def _attend_splits(self, layer: int, q: Tensor, turn: slice) -> None:
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         rows, scratch = self._rows, self._scratch
-        group = self._heads // self._pool.kv_heads
-        wide = self._pool.value_dim > _WIDE_VALUE
         # No row has more pages than the table has columns: what every row leaves empty is not run.
         splits = min(_SPLITS, -(-rows.page_table.shape[1] // _SPLIT_PAGES))
-        grid = (rows.count, self._pool.kv_heads * -(-group // _HEAD_TILE), splits)
-        attend_split[grid](
+        attend_split[(q.shape[0], self._pool.kv_heads * self._shape.head_tiles, splits)](
             q,
             keys,
             values,
-            rows.sequence,
-            rows.lengths,
+            rows.sequence[turn],
+            rows.lengths[turn],
             rows.page_table,
             scratch.mixed,
             scratch.peaks,
@@ -122,34 +186,19 @@ class _TritonPlan:
             *values.stride(),
             rows.page_table.stride(0),
             self._scale,
-            GROUP=group,
-            KEY_DIM=self._pool.key_dim,
-            VALUE_DIM=self._pool.value_dim,
-            HEAD_TILE=_HEAD_TILE,
-            KEY_TILE=_tile(min(self._pool.key_dim, _KEY_TILE)),
-            VALUE_TILE=_tile(self._pool.value_dim),
-            WINDOW=self._window,
-            PAGE_TOKENS=PAGE_TOKENS,
-            SPLITS=_SPLITS,
-            SPLIT_PAGES=_SPLIT_PAGES,
-            WIDEN=self._widen,
-            num_warps=8 if wide else 4,
-            num_stages=1 if wide else 2,
+            **self._shape.constants_of_attend(),
+            **self._shape.options_of_attend(),
         )
 
-    def _combine_splits(self, out: Tensor) -> None:
-        combine_splits[(self._rows.count, self._heads)](
+    def _combine_splits(self, out: Tensor, turn: slice) -> None:
+        combine_splits[(out.shape[0], self._heads)](
             self._scratch.mixed,
             self._scratch.peaks,
             self._scratch.totals,
-            self._rows.lengths,
+            self._rows.lengths[turn],
             out,
-            VALUE_DIM=self._pool.value_dim,
-            VALUE_TILE=_tile(self._pool.value_dim),
-            WINDOW=self._window,
-            PAGE_TOKENS=PAGE_TOKENS,
-            SPLITS=_SPLITS,
-            SPLIT_PAGES=_SPLIT_PAGES,
+            **self._shape.constants_of_combine(),
+            enable_fp_fusion=True,
         )
 
 

@@ -84,21 +84,20 @@ class Drafting:
     ) -> None:
         """Feed the host drafter what it has missed and take its drafts."""
         assert self.feed is not None
-        if not requests:
+        tokens_of = dict(zip(requests, self.asks(requests, turn), strict=True))
+        asking = [request for request in requests if tokens_of[request]]
+        self.feed.rest([request for request in requests if not tokens_of[request]])
+        if not asking:
             turn.drafted = NO_DRAFTS
             return
-        asks = [
-            Ask(request.spec.key, tokens)
-            for request, tokens in zip(requests, self.asks(requests, turn), strict=True)
-        ]
         started_s = now_s()
-        self.feed.catch_up(requests)
+        self.feed.catch_up(asking)
         fed_s = now_s()
-        drafts = self.feed.propose(asks)
+        drafts = self.feed.propose([Ask(each.spec.key, tokens_of[each]) for each in asking])
         turn.feed_s += fed_s - started_s
         turn.draft_s += now_s() - fed_s
-        for request, ask, draft in zip(requests, asks, drafts, strict=True):
-            request.draft = draft.cut(ask.tokens, self._vocab_size)
+        for request, draft in zip(asking, drafts, strict=True):
+            request.draft = draft.cut(tokens_of[request], self._vocab_size)
 
     def rest(self, requests: Sequence[Request]) -> None:
         """Nothing is drafted on the host this turn."""

@@ -183,7 +183,8 @@ class Engine:
         guard.thresholds = turn.plan.guard
         guard.observe(
             GuardRound(
-                requests=record.requests,
+                # A row wasted on one that had ended is the launch mode's loss, not the drafts'.
+                requests=turn.served_requests,
                 emitted_tokens=record.emitted_tokens,
                 extra_rows=record.bucket_rows - plain_rows,
                 speculative=record.carried_draft_tokens > 0,

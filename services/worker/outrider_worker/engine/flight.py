@@ -41,9 +41,10 @@ class Flight:
     completing: list[Member] = field(default_factory=list)
     drafting: list[tuple[Member, int]] = field(default_factory=list)
 
-    def hoped_tokens(self, request: Request) -> int:
-        """Drafts that this step may have made for a request."""
-        return next((ask for member, ask in self.drafting if member.request is request), 0)
+    def hoped_tokens(self, requests: Iterable[Request]) -> list[int]:
+        """Drafts that this step may have made for each of the requests."""
+        hoped = {member.request: ask for member, ask in self.drafting}
+        return [hoped.get(request, 0) for request in requests]
 
     def see_drafts(self) -> None:
         """The step before has been read: now the drafts under judgement are known."""

@@ -81,12 +81,12 @@ class Launcher:
         if before is None:
             lengths = [len(request.draft) for request in requests]
         else:
-            lengths = [before.hoped_tokens(request) for request in requests]
-        turn.pool_tokens = sum(lengths)
-        decision = self._budgeter.verify(turn.plan, len(requests), turn.carried, turn.pool_tokens)
+            lengths = before.hoped_tokens(requests)
+        pool_tokens = sum(lengths)
+        decision = self._budgeter.verify(turn.plan, len(requests), turn.carried, pool_tokens)
         turn.clamped |= decision.clamped
         wanted = lengths
-        if before is None and decision.tokens < turn.pool_tokens:
+        if before is None and decision.tokens < pool_tokens:
             chains = [chain_scores(r, turn.plan, self._drafting.name) for r in requests]
             wanted = pick_prefixes(chains, decision.tokens)
         turn.requests, granted = self._reserve(requests, wanted, turn)
@@ -94,19 +94,12 @@ class Launcher:
             return None
         return RoundOrder(
             seats=[SeatPages(request.seat, list(request.pages)) for request in turn.requests],
-            drafts=self._known_drafts(turn.requests, granted) if before is None else None,
+            drafts=_known_drafts(turn.requests, granted) if before is None else None,
             caps=granted,
             verify_tokens=min(decision.tokens, sum(granted)),
             width=max(granted),
-            scores=pick_scores(turn.requests, turn.plan, self._drafting.name),
+            scores=pick_scores(turn.requests, turn.plan, self._drafting.name) if before else None,
         )
-
-    @staticmethod
-    def _known_drafts(requests: Sequence[Request], granted: Sequence[int]) -> list[tuple[int, ...]]:
-        return [
-            request.draft.token_ids[:count]
-            for request, count in zip(requests, granted, strict=True)
-        ]
 
     def _reserve(
         self, requests: Sequence[Request], wanted: Sequence[int], turn: Turn
@@ -165,3 +158,9 @@ class Launcher:
         flight.drafting = list(zip(members, asks, strict=True))
         seats = [member.request.seat for member in members]
         return DraftOrder(seats, asks, turn.drafted.tokens)
+
+
+def _known_drafts(requests: Sequence[Request], granted: Sequence[int]) -> list[tuple[int, ...]]:
+    return [
+        request.draft.token_ids[:count] for request, count in zip(requests, granted, strict=True)
+    ]

@@ -37,7 +37,6 @@ class Settler:
         turn.feed_s += times.feed_s
         turn.draft_s += times.draft_s
         turn.prefill_s += times.prefill_s
-        turn.pool_tokens = 0
         drafts = self._next_drafts(flight, result.drafts)
         for member, outcome in zip(flight.members, result.round, strict=True):
             self._settle_round(member, outcome, drafts.get(id(member.request), NO_DRAFT), turn)
@@ -62,6 +61,7 @@ class Settler:
         turn.note_rows(request.committed, outcome.verified + 1)
         if not member.current:
             return
+        turn.served_requests += 1
         request.ahead -= member.reach
         ends = end_ids(request, self._eos_token_ids)
         commit = commit_run(outcome.emitted, outcome.accepted, request.room_tokens, ends)

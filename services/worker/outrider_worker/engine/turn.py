@@ -17,6 +17,7 @@ class Turn:
 
     carried: how the drafts at hand were decided on, a step before.
     drafted: how the drafts for the next step are.
+    served_requests: those of the round that were still there when it was read.
     times: of the device, then (once all is read) of the host too.
     """
 
@@ -27,6 +28,7 @@ class Turn:
     mode: LaunchMode = LaunchMode.IN_STEP
     requests: list[Request] = field(default_factory=list)
     outcomes: list[DraftOutcome] = field(default_factory=list)
+    served_requests: int = 0
     pool_tokens: int = 0
     target_rows: int = 0
     bucket_rows: int = 0

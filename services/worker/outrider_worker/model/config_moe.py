@@ -31,6 +31,9 @@ def configure_qwen3_moe(common: ModelConfig, settings: JsonSettings) -> ModelCon
 
 def configure_deepseek_v2(common: ModelConfig, settings: JsonSettings) -> ModelConfig:
     """Softmax routing, at most limited to the groups with the best experts."""
+    if settings.flag("norm_topk_prob", False):
+        # Published code scales either these weights or normalised ones, never both.
+        raise ModelError("config.json: norm_topk_prob is not supported in DeepSeek-V2")
     settings.choice("scoring_func", ("softmax",), "softmax")
     method = settings.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
     grouped = method == "group_limited_greedy"
@@ -39,7 +42,6 @@ def configure_deepseek_v2(common: ModelConfig, settings: JsonSettings) -> ModelC
         grouping="group_limited_greedy" if grouped else "greedy",
         groups=settings.count("n_group", 1) if grouped else 1,
         groups_kept=settings.count("topk_group", 1) if grouped else 1,
-        normalise=settings.flag("norm_topk_prob", False),
         scale=settings.number("routed_scaling_factor", 1.0),
         first_dense_layers=settings.count("first_k_dense_replace", 0, least=0),
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from outrider_worker.engine.guard import Guard, GuardRound
 from outrider_worker.engine.records import LaunchMode
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.types import Finish, FinishReason, RequestSpec
@@ -86,6 +87,27 @@ def test_missing_drafts_of_a_sparse_drafter_become_padding(stream: EmulatedStrea
     answers = bench.run(*specs)
     assert [a.token_ids for a in answers] == [undisturbed(spec) for spec in specs]
     assert any(r.bucket_rows > r.target_rows for r in bench.records if r.requests)
+
+
+def test_rows_for_drafts_that_never_came_are_no_plain_round_to_the_guard(
+    stream: EmulatedStream,
+) -> None:
+    """Their cost must not pass for a slow machine: it would be forgiven for ever."""
+    rounds: list[GuardRound] = []
+
+    class Watched(Guard):
+        def observe(self, round_: GuardRound, now_s: float) -> None:
+            rounds.append(round_)
+
+    bench = Bench(
+        device_drafter=_scripted(8, sparse=True),
+        plan=static_plan("scripted", 4),
+        stream=stream,
+        guard=Watched(),
+    )
+    bench.run(request(PROMPTS[0], 40))
+    assert any(r.carried_draft_tokens and not r.verified_tokens for r in bench.records)
+    assert all(each.extra_rows > 0 for each in rounds if each.speculative)
 
 
 def test_plans_that_change_every_step(stream: EmulatedStream) -> None:

@@ -12,7 +12,7 @@ from tests.unit.worker.tensors.row_tables import random_text, rows_of
 
 PAGES = [[2, 4, 1, 3]]
 PROMPT = random_text(150, seed=7)
-"""Longer than two pages."""
+"""Longer than two pages and than every sliding window here."""
 
 
 def reference_model(folder: Path) -> Any:

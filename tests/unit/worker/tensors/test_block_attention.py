@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider_worker.attention import Rows, UnsupportedRows, make_attention
-from outrider_worker.attention.blocks import BlockAttention
+from outrider_worker.attention import Rows, UnsupportedRows, blocks, make_attention
+from outrider_worker.attention.blocks import BlockAttention, PiecewisePlan
 from outrider_worker.attention.tiling import tiling_of
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 from tests.unit.worker.tensors.row_tables import Span, rows_of, without
@@ -257,3 +257,18 @@ def test_rows_of_unequal_columns_are_refused() -> None:
 def test_an_unknown_backend_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ValueError, match="known: blocks"):
         make_attention("flush")
+
+
+@pytest.mark.parametrize("shape", [GROUPED[1], LATENT[0]])
+def test_contexts_too_long_for_the_buffers_are_attended_in_pieces(
+    shape: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = filled_pool(shape, 9)
+    spans = [(0, range(60, 80)), (1, range(130, 131)), (2, range(3))]
+    rows = rows_of([[0] * 140] * 3, [[3, 1], [8, 5, 2], [6]], spans).padded_to(40)
+    whole = attend(rows, pool, shape)
+    monkeypatch.setattr(blocks, "_MOST_BUFFER_BYTES", 100_000)
+    plan = BlockAttention().plan(rows, pool, shape.heads)
+    assert isinstance(plan, PiecewisePlan)
+    live = rows.lengths > 0
+    assert torch.equal(plan.attend(0, queries(rows, shape))[live], whole[live])

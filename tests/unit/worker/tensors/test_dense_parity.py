@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from outrider_worker.kv import KvPool
-from outrider_worker.model import CausalLM, load_model
+from outrider_worker.model import load_model
 from tests.support.tiny_models import make_tiny_model
-from tests.unit.worker.tensors.row_tables import random_text, rows_of
-
-PAGES = [[2, 4, 1, 3]]
-PROMPT = random_text(150, seed=7)
-"""Longer than two pages and than every sliding window here."""
+from tests.unit.worker.tensors.parity import (
+    PROMPT,
+    greedy,
+    logits_of,
+    reference_greedy,
+    reference_model,
+)
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -80,49 +80,6 @@ CASES: dict[str, Case] = {
         "qwen3", {"use_sliding_window": True, "sliding_window": 33, "max_window_layers": 0}
     ),
 }
-
-
-def reference_model(folder: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    )
-
-
-def logits_of(model: CausalLM, text: list[int], chunk: int | None = None) -> Tensor:
-    """[tokens, V], the text fed `chunk` tokens at a time."""
-    pool = KvPool.of_pages(model.config, 5, torch.float32)
-    size = chunk or len(text)
-    parts = [range(start, min(len(text), start + size)) for start in range(0, len(text), size)]
-    hidden = [model.forward(rows_of([text], PAGES, [(0, part)]), pool) for part in parts]
-    return model.logits(torch.cat(hidden))
-
-
-def greedy(model: CausalLM, prompt: list[int], count: int) -> list[int]:
-    pool = KvPool.of_pages(model.config, 5, torch.float32)
-    text = list(prompt)
-    start = 0
-    while len(text) < len(prompt) + count:
-        hidden = model.forward(rows_of([text], PAGES, [(0, range(start, len(text)))]), pool)
-        start = len(text)
-        text.append(int(model.logits(hidden[-1:]).argmax()))
-    return text[len(prompt) :]
-
-
-def reference_greedy(reference: Any, prompt: list[int], count: int) -> list[int]:
-    ids = torch.tensor([prompt])
-    texts = reference.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=count,
-        min_new_tokens=count,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    tokens: list[int] = texts[0, len(prompt) :].tolist()
-    return tokens
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from outrider_worker.model import load_model
-from tests.support.tiny_sparse_models import make_tiny_sparse
+from outrider_worker.model import ModelError, load_model
+from outrider_worker.model.config_json import parse_config
+from tests.support.tiny_sparse_models import make_tiny_sparse, settings_of
 from tests.unit.worker.tensors.parity import (
     PROMPT,
     greedy,
@@ -75,3 +76,10 @@ def test_logits_and_greedy_tokens_agree(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits_of(model, PROMPT), expected, rtol=0, atol=1e-4)
     prompt = PROMPT[:40]
     assert greedy(model, prompt, 64) == reference_greedy(reference, prompt, 64)
+
+
+def test_v2_weights_that_are_normalised_and_scaled_are_refused() -> None:
+    """The reference library ignores the setting, the published code then leaves out the scale."""
+    settings = {**settings_of("deepseek_v2"), "norm_topk_prob": True}
+    with pytest.raises(ModelError, match="norm_topk_prob"):
+        parse_config(settings, {})

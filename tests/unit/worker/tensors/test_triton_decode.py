@@ -1,6 +1,10 @@
 """The Triton kernels, in Triton's interpreter, against block attention on the CPU."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +18,12 @@ from tests.unit.worker.tensors.row_tables import Span, rows_of, without
 
 pytest.importorskip("triton")
 
+from outrider_worker.attention import triton_decode
 from outrider_worker.attention.triton_decode import TritonAttention
 
 NAN = float("nan")
+SHARED_BYTES = 227 * 1024
+"""Of one block at most, compute capability 9.0 (CUDA C++ Programming Guide, section 16)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +144,14 @@ def test_the_bits_of_a_row_do_not_depend_on_company() -> None:
         assert torch.equal(attend(alone, pool, 2)[0], together[row])
 
 
+def test_rows_that_take_turns_keep_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, rows = filled_pool(Shape(), 10), rows_of([[0] * 192] * 3, SCATTERED, ROUND)
+    together = attend(rows, pool, 2)
+    bytes_of_three_rows = 3 * 2 * 8 * (16 + 2) * 4
+    monkeypatch.setattr(triton_decode, "_SCRATCH_BYTES", bytes_of_three_rows)
+    assert torch.equal(attend(rows, pool, 2), together)
+
+
 def test_padding_rows_give_zeros_whatever_their_columns_hold() -> None:
     """Stale columns behind length 0 are never followed, not even to the page table."""
     pool = filled_pool(Shape(), 10)
@@ -184,3 +199,21 @@ def test_trees_and_empty_windows_are_refused() -> None:
         backend.plan(tree, pool, 3)
     with pytest.raises(UnsupportedRows, match="window of 0"):
         backend.plan(rows, pool, 3, window=0)
+
+
+def test_the_compiler_takes_the_kernels_and_a_block_fits_the_shared_memory(tmp_path: Path) -> None:
+    """For an H200, in a process of its own: this one interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.kernel_compiler"],
+        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [name for name, _ in lines] == ["attend_split", "attend_split", "combine_splits"]
+    assert all(int(shared_bytes) <= SHARED_BYTES for _, shared_bytes in lines)
