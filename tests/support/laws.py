@@ -1,4 +1,4 @@
-"""What the five laws are tested on: every option, every way to serve it, and how it is served plainly.
+"""What the five laws are tested on: all options, and all ways to serve them.
 
 The yardstick is always the same request alone, in step, without any speculation. Knows how to ask
 for an option, how to build an engine that drafts in a given way, how to compare; the tests choose.

@@ -113,16 +113,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     )
     runner = Runner(programs, open_stream(device))
     ladder = row_ladder(size, device)
-    name = served_name(settings)
-    identity = EngineIdentity(
-        model=name,
-        model_digest=model_digest(loaded.folder),
-        drafters=(f"{drafters.name}:{settings.max_draft}",) if drafters.name else (),
-        device=cpu_name() if device.type == "cpu" else torch.cuda.get_device_name(device),
-        dtype=str(dtype).removeprefix("torch."),
-        row_ladder=ladder,
-        cpu_threads=settings.threads if device.type == "cpu" else 0,
-    )
+    identity = _identity(settings, loaded, drafters, dtype, device, ladder)
     profiler = Profiler(runner, size, pool.pages, PAGE_TOKENS, loaded.config.vocab_size, _log.debug)
     costs = _costs(profiler, identity, ladder, limits, drafters)
     cache = PrefixCache(PAGE_TOKENS, enabled=settings.prefix_cache)
@@ -143,11 +134,31 @@ def assemble(settings: WorkerSettings) -> Assembly:
         parts=parts,
         config=loaded.config,
         folder=loaded.folder,
-        served_name=name,
-        deployment=settings.deployment or name,
+        served_name=identity.model,
+        deployment=settings.deployment or identity.model,
         incarnation=new_incarnation(),
         identity=identity,
         row_ladder=ladder,
+    )
+
+
+def _identity(
+    settings: WorkerSettings,
+    loaded: LoadedModel,
+    drafters: Drafters,
+    dtype: torch.dtype,
+    device: torch.device,
+    ladder: tuple[int, ...],
+) -> EngineIdentity:
+    on_cpu = device.type == "cpu"
+    return EngineIdentity(
+        model=served_name(settings),
+        model_digest=model_digest(loaded.folder),
+        drafters=(f"{drafters.name}:{settings.max_draft}",) if drafters.name else (),
+        device=cpu_name() if on_cpu else torch.cuda.get_device_name(device),
+        dtype=str(dtype).removeprefix("torch."),
+        row_ladder=ladder,
+        cpu_threads=settings.threads if on_cpu else 0,
     )
 
 

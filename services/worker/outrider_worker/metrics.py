@@ -70,7 +70,7 @@ class WorkerMetrics:
         self._draft_length.observe(record.carried_draft_tokens)
         self._step_gap.observe(record.times.total_s)
         context_tokens = record.row_context_tokens / record.target_rows
-        self._planned_s.inc(self._costs.target_s(record.target_rows, context_tokens))
+        self._planned_s.inc(self._costs.target_s(record.bucket_rows, context_tokens))
 
     def _observe_outcome(self, outcome: DraftOutcome) -> None:
         self._drafted.labels(outcome.drafter).inc(len(outcome.bins))

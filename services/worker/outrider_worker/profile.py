@@ -37,7 +37,7 @@ _TABLE = TypeAdapter(CostTable)
 def row_ladder(size: SeatSize, device: torch.device) -> tuple[int, ...]:
     """The row counts a round of this worker can have, as far as they are measured.
 
-    On a GPU these are the buckets that graphs are captured for: between two, it computes the larger.
+    On a GPU these are the buckets that graphs are captured for: rounds are padded to one of them.
     """
     most = min(size.max_rows, size.seats * (size.max_draft_tokens + 1))
     ladder = buckets_up_to(size.max_rows) if device.type == "cuda" else CPU_ROW_LADDER

@@ -14,7 +14,7 @@ Letters: n requests of a round, b rows, W = longest draft + 1, m finished prompt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from outrider_worker.sampling import (
     sample,
 )
 from outrider_worker.seats import SeatState
-from outrider_worker.speculate.device import DeviceDrafter, DraftBatch
+from outrider_worker.speculate.device import DeviceDrafter, DeviceDrafts, DraftBatch
 from outrider_worker.speculate.pick import chain_scores, pick
 from outrider_worker.speculate.verify import Verifier
 
@@ -227,18 +227,33 @@ class Programs:
         return {"first": tokens, **{f"first_{name}": v[:, None] for name, v in found.items()}}
 
     def draft(self, order: DraftInput) -> Tensors:
-        """Draft for the next round. Returns draft_ids [r, d], draft_len [r], draft_bins [r, d]."""
-        assert self.drafter is not None, "drafts were ordered of a device without a drafter"
+        """Draft for the next round.
+
+        Returns draft_ids [r, d], draft_len [r], draft_bins [r, d], and draft_asked [r]: what each
+        could be asked for, by the room that only the device knows.
+        """
         state, seats = self.seats, order.seats
         limit = torch.minimum(order.asks, state.room[seats] - 1).clamp(min=0)
         batch = DraftBatch(seats, state.history, state.known[seats], limit)
-        drafts = self.drafter.propose(batch, order.tokens)
+        drafts = self._propose(batch, order.tokens)
         state.write_drafts(seats, drafts.token_ids, drafts.lengths, drafts.bins)
         return {
             "draft_ids": drafts.token_ids,
             "draft_len": drafts.lengths,
             "draft_bins": drafts.bins,
+            "draft_asked": limit,
         }
+
+    def _propose(self, batch: DraftBatch, tokens: int) -> DeviceDrafts:
+        """The drafter's drafts, cut before the first id that the target does not know.
+
+        The host cuts those it sees (Draft.cut); these may be judged before it sees them.
+        """
+        assert self.drafter is not None, "drafts were ordered of a device without a drafter"
+        drafts = self.drafter.propose(batch, tokens)
+        known = (drafts.token_ids >= 0) & (drafts.token_ids < self.model.config.vocab_size)
+        good = known.to(torch.int64).cumprod(dim=1).sum(dim=1)
+        return replace(drafts, lengths=torch.minimum(drafts.lengths, good))
 
     def _picked(self, order: RoundInput) -> Tensor:
         """[n] drafts to verify of each request."""

@@ -6,12 +6,12 @@ Does not know: how they were computed, whose they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from outrider_worker.engine.types import NO_DRAFT, Draft, TokenLogprobs
+from outrider_worker.engine.types import Draft, TokenLogprobs
 from outrider_worker.streams import Done
 
 
@@ -64,7 +64,7 @@ NOTHING = StepResult((), (), (), Times())
 """Of a step in which nothing was launched."""
 
 
-def step_result(begun: Done | None, finished: Done, asked_tokens: Sequence[int]) -> StepResult:
+def step_result(begun: Done | None, finished: Done) -> StepResult:
     """Put together what the two pieces of work of a step brought back."""
     tensors = finished.tensors
     seconds = dict(finished.seconds)
@@ -73,7 +73,7 @@ def step_result(begun: Done | None, finished: Done, asked_tokens: Sequence[int])
     return StepResult(
         round=_round(tensors),
         first=_first(tensors),
-        drafts=_drafts(tensors, asked_tokens),
+        drafts=_drafts(tensors),
         times=Times(**{f"{part}_s": value for part, value in seconds.items()}),
     )
 
@@ -119,13 +119,11 @@ def _first(tensors: Mapping[str, Tensor]) -> tuple[FirstToken, ...]:
     )
 
 
-def _drafts(tensors: Mapping[str, Tensor], asked_tokens: Sequence[int]) -> tuple[Draft, ...]:
+def _drafts(tensors: Mapping[str, Tensor]) -> tuple[Draft, ...]:
     if "draft_len" not in tensors:
         return ()
-    ids, bins = tensors["draft_ids"].tolist(), tensors["draft_bins"].tolist()
+    columns = (tensors[f"draft_{name}"].tolist() for name in ("ids", "bins", "len", "asked"))
     return tuple(
-        Draft(tuple(ids[line][:length]), tuple(bins[line][:length]), asked) if asked else NO_DRAFT
-        for line, (length, asked) in enumerate(
-            zip(tensors["draft_len"].tolist(), asked_tokens, strict=True)
-        )
+        Draft(tuple(ids[:length]), tuple(bins[:length]), asked)
+        for ids, bins, length, asked in zip(*columns, strict=True)
     )

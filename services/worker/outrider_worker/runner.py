@@ -61,14 +61,13 @@ class Step:
     run: RoundForward | None = None
     begun: Pending | None = None
     finished: Pending | None = None
-    asked_tokens: Sequence[int] = ()
 
     def read(self) -> StepResult:
         """Wait for the step's results; to be asked once. Empty where nothing was launched."""
         if self.finished is None:
             return NOTHING
         begun = self.begun.result() if self.begun else None
-        return step_result(begun, self.finished.result(), self.asked_tokens)
+        return step_result(begun, self.finished.result())
 
 
 class Runner:
@@ -152,7 +151,6 @@ class Runner:
         chunks = self._prefill_input(order.chunks) if order.chunks else None
         first_mask = self._first_mask(first_masks)
         drafts = self._draft_input(order.drafts) if order.drafts else None
-        step.asked_tokens = order.drafts.asks if order.drafts else ()
 
         def work(watch: Stopwatch) -> Tensors:
             results: Tensors = {}

@@ -27,6 +27,7 @@ from outrider_worker.metrics import WorkerMetrics
 from outrider_worker.planner_client.client import Introduction, PlannerClient, PlannerLink
 from outrider_worker.replica import Replica
 from outrider_worker.rpc.service import SERVICE_NAME, WorkerRpc
+from outrider_worker.runner import Runner
 from outrider_worker.settings import WorkerSettings
 
 _log = get_logger(__name__)
@@ -70,6 +71,7 @@ class Worker:
     metrics_server: MetricsServer
     planner: "asyncio.Task[None] | None"
     grammars: GrammarCompiler | None
+    runner: Runner
 
     @classmethod
     async def start(
@@ -98,7 +100,9 @@ class Worker:
         thread.start()
         await server.set_serving(True)
         planner = asyncio.create_task(client.run()) if client else None
-        return cls(replica, engine, parts.plans, server, metrics_server, planner, grammars)
+        return cls(
+            replica, engine, parts.plans, server, metrics_server, planner, grammars, parts.runner
+        )
 
     async def stop(self, drain_limit_s: float) -> None:
         """Take nothing new, let running requests finish up to the limit, end the rest.
@@ -121,6 +125,7 @@ class Worker:
         if self.grammars:
             self.grammars.close()
         await asyncio.to_thread(self.replica.thread.stop)
+        await asyncio.to_thread(self.runner.close)
         await self.server.stop(grace_s=0.5)
         self.metrics_server.close()
         _log.info("worker stopped")

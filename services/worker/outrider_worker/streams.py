@@ -223,8 +223,10 @@ class CudaStream:
         with torch.cuda.device(self._device), torch.inference_mode():
             watch = _CudaWatch()
             packed, parts = pack(work(watch), self._device)
-            host = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=True)
-            host.copy_(packed, non_blocking=True)
+            brings = packed.numel() > 0
+            host = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=brings)
+            if brings:
+                host.copy_(packed, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
         return _CudaPending(arrived, host, parts, watch)

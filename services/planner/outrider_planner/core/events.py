@@ -63,6 +63,40 @@ class ReadScope:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Keep a deployment's settings, unless a newer version is there already.
+
+    What the store then holds comes back through ``on_stored_settings``.
+    """
+
+    deployment: str
+    version: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """Read a deployment's settings back and hand them to ``on_stored_settings``."""
+
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCosts:
+    """Keep a measured cost table under the digest of the identity it was measured with."""
+
+    digest: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCosts:
+    """Read a cost table back and hand it to ``on_stored_costs``."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetScope:
     """No worker uses a scope any more; nothing of it need be held ready."""
 
@@ -98,4 +132,15 @@ class ReportOutcome:
     guard_trips: int = 0
 
 
-Effect = HoldPlan | PushPlan | FlushDeltas | ReadScope | ForgetScope | ForgetWorker
+Effect = (
+    HoldPlan
+    | PushPlan
+    | FlushDeltas
+    | ReadScope
+    | StoreSettings
+    | ReadSettings
+    | StoreCosts
+    | ReadCosts
+    | ForgetScope
+    | ForgetWorker
+)

@@ -76,14 +76,54 @@ class GainModel:
         return top
 
 
-def gain_model(estimates: Estimates, sparse: bool) -> GainModel:
-    """Builds the n-independent parts of G, mixing the classes by their share."""
-    mass = estimates.class_share[:, None, None] * estimates.length[:, :, None] * estimates.bin_share
-    by_position = mass.sum(axis=(0, 2))
+def gain_model(
+    estimates: Estimates, sparse: bool, weights: FloatArray | None = None
+) -> GainModel:
+    """Builds the n-independent parts of G, mixing the classes by their share.
+
+    ``weights`` (C,) multiply the scores by which drafts are picked, not what they are worth.
+    """
+    mass, by_position, length = _masses(estimates)
     mean = (mass * estimates.survival).sum(axis=(0, 2)) / np.maximum(by_position, _NO_MASS)
-    share, fall = _levels(mass, estimates.survival, LEVELS_SPARSE if sparse else LEVELS_DENSE)
-    length = np.minimum.accumulate(np.clip(by_position, 0.0, 1.0))
+    share, fall = _levels(mass, estimates.survival, _order(estimates, weights), _count(sparse))
     return GainModel(sparse, length, _flat_steps(mean, by_position), share, fall)
+
+
+def class_gains(
+    estimates: Estimates, sparse: bool, weights: FloatArray | None = None
+) -> tuple[GainModel, ...]:
+    """The part of each class in G: V counts the rows of all, accepted are only its drafts.
+
+    The parts are no longer concave: a class may lose a row to another one's better draft.
+    """
+    mass, by_position, length = _masses(estimates)
+    order = _order(estimates, weights)
+    parts = []
+    for c in range(estimates.class_share.size):
+        survival = np.zeros_like(estimates.survival)
+        survival[c] = estimates.survival[c]
+        mean = (mass * survival).sum(axis=(0, 2)) / np.maximum(by_position, _NO_MASS)
+        share, fall = _levels(mass, survival, order, _count(sparse))
+        drafted = np.tril(np.ones((mean.size, mean.size)))
+        parts.append(GainModel(sparse, length, _falls(drafted * mean), share, fall))
+    return tuple(parts)
+
+
+def _masses(estimates: Estimates) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Drafts by (class, position, bin), by position, and P(a request has so many)."""
+    mass = estimates.class_share[:, None, None] * estimates.length[:, :, None] * estimates.bin_share
+    by_position: FloatArray = mass.sum(axis=(0, 2))
+    return mass, by_position, np.minimum.accumulate(np.clip(by_position, 0.0, 1.0))
+
+
+def _order(estimates: Estimates, weights: FloatArray | None) -> IntArray:
+    """Indices of the (class, position, bin) cells, best score first."""
+    scores = estimates.survival if weights is None else weights[:, None, None] * estimates.survival
+    return np.argsort(-scores, axis=None, kind="stable")
+
+
+def _count(sparse: bool) -> int:
+    return LEVELS_SPARSE if sparse else LEVELS_DENSE
 
 
 def _flat_steps(mean: FloatArray, by_position: FloatArray) -> FloatArray:
@@ -95,16 +135,21 @@ def _flat_steps(mean: FloatArray, by_position: FloatArray) -> FloatArray:
     positions = mean.size
     drafted = np.tril(np.ones((positions, positions)))
     weights = np.maximum(drafted * by_position, _NO_MASS)
-    fitted = isotonic((drafted * mean)[:, ::-1], weights[:, ::-1])[:, ::-1] * drafted
-    after = np.concatenate([fitted[:, 1:], np.zeros((positions, 1))], axis=1)
-    steps: FloatArray = (fitted - after) * drafted
-    return steps
+    return _falls(isotonic((drafted * mean)[:, ::-1], weights[:, ::-1])[:, ::-1] * drafted)
 
 
-def _levels(mass: FloatArray, survival: FloatArray, levels: int) -> tuple[FloatArray, FloatArray]:
-    """The best-first curve of a pool of each length, thinned to R chords: (share, fall)."""
+def _falls(values: FloatArray) -> FloatArray:
+    """Fall from each column to the next, to 0 behind the last."""
+    after = np.concatenate([values[:, 1:], np.zeros((values.shape[0], 1))], axis=1)
+    result: FloatArray = values - after
+    return result
+
+
+def _levels(
+    mass: FloatArray, survival: FloatArray, order: IntArray, levels: int
+) -> tuple[FloatArray, FloatArray]:
+    """The curve of a pool of each length, verified in order, as R chords: (share, fall)."""
     _classes, positions, _bins = mass.shape
-    order = np.argsort(-survival, axis=None, kind="stable")
     value = survival.reshape(-1)[order]
     position = np.broadcast_to(np.arange(positions)[None, :, None], mass.shape).reshape(-1)[order]
     within = position[None, :] <= np.arange(positions)[:, None]
@@ -117,8 +162,7 @@ def _levels(mass: FloatArray, survival: FloatArray, levels: int) -> tuple[FloatA
     h = np.concatenate([np.zeros((positions, 1)), np.take_along_axis(worth, knots, 1)], axis=1)
     width = np.diff(y, axis=1)
     slope = np.where(width > _NO_MASS, np.diff(h, axis=1) / np.maximum(width, _NO_MASS), 0.0)
-    fall = slope - np.concatenate([slope[:, 1:], np.zeros((positions, 1))], axis=1)
-    return np.maximum(y[:, 1:], _NO_MASS), fall
+    return np.maximum(y[:, 1:], _NO_MASS), _falls(slope)
 
 
 def _knots(share: FloatArray, levels: int) -> IntArray:

@@ -23,9 +23,10 @@ MAX_DRAFT_TOKENS = 64
 
 
 class Objective(Enum):
-    """What a policy maximises."""
+    """What a policy maximises: tokens per second, or the same within a bound on latency."""
 
     THROUGHPUT = "throughput"
+    LATENCY = "latency"
 
 
 class DrafterCost(Enum):

@@ -83,6 +83,9 @@ class WorkerState:
     credit_s: float = MOST_CREDIT_S
     last_plain_s: float = field(init=False)
     left_s: float | None = None
+    # The identity's digest where the cost table came from the store; whether that was said.
+    stored_table: str = ""
+    warm_said: bool = False
     present_requests: int = 0
     rounds: int = 0
     clamps: int = 0

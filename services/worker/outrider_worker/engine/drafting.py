@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from outrider_worker.engine.budget import NO_DRAFTS, Budgeter
 from outrider_worker.engine.commit import draft_room
-from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.feeding import DrafterFeed
 from outrider_worker.engine.guard import Permission
 from outrider_worker.engine.modes import DraftPlace
@@ -48,14 +47,18 @@ class Drafting:
     """Decides and makes drafts for the round to come."""
 
     def __init__(
-        self, drafters: Drafters, budgeter: Budgeter, costs: CostTable, vocab_size: int
+        self,
+        drafters: Drafters,
+        budgeter: Budgeter,
+        place: DraftPlace,
+        vocab_size: int,
     ) -> None:
         self.name = drafters.name
         self.feed = DrafterFeed(drafters.host) if drafters.host else None
         self._has_device = drafters.device is not None
         self._budgeter = budgeter
         self._vocab_size = vocab_size
-        self._place = DraftPlace(costs)
+        self._place = place
 
     def decide(self, turn: Turn, requests: int, permission: Callable[[], Permission]) -> None:
         """Set how long the drafts made in this turn are; the guard is asked at most once."""
@@ -73,7 +76,9 @@ class Drafting:
             return True
         count = max(1, len(requests))
         context_tokens = sum(request.committed for request in requests) / count
-        return self._place.on_host(count, count * turn.drafted.tokens, context_tokens)
+        planned_rows = turn.plan.target_rows(self.name, count, turn.drafted.tokens)
+        verify_tokens = min(planned_rows - count, count * turn.drafted.tokens)
+        return self._place.on_host(count, verify_tokens, context_tokens)
 
     def asks(self, requests: Sequence[Request], turn: Turn) -> list[int]:
         """Drafts that each request may get: its room, its own cap and its class's."""

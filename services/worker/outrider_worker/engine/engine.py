@@ -19,7 +19,7 @@ from outrider_worker.engine.flight import Flight
 from outrider_worker.engine.guard import Guard, GuardRound
 from outrider_worker.engine.inbox import Inbox
 from outrider_worker.engine.launch import Launcher
-from outrider_worker.engine.modes import launch_mode
+from outrider_worker.engine.modes import DraftPlace, launch_mode
 from outrider_worker.engine.off_cost import OffCost
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
@@ -71,14 +71,15 @@ class Engine:
         self._flight: Flight | None = None
         self._settled_s = 0.0
         self._carried = NO_DRAFTS
-        self._off = OffCost(parts.costs)
+        self._off = OffCost(parts.costs, parts.runner.bucket_rows)
         name = parts.drafters.name
         budgeter = Budgeter(
             name,
             parts.max_draft_tokens if name else 0,
             parts.scheduler.limits.max_rows_per_forward,
         )
-        self._drafting = Drafting(parts.drafters, budgeter, parts.costs, parts.vocab_size)
+        place = DraftPlace(parts.costs, parts.runner.bucket_rows)
+        self._drafting = Drafting(parts.drafters, budgeter, place, parts.vocab_size)
         self._roster = Roster(
             RosterParts(
                 parts.scheduler,

@@ -12,12 +12,14 @@ from outrider_worker.runner import Step
 class Member:
     """A request of a round, as it was when the round was launched.
 
-    reach: K/V entries the round may commit for it. draft: what is being judged; unknown to the
-    host until the step before has been read, where the device drafted.
+    committed: K/V entries the host knew of. reach: K/V entries the round may commit on top.
+    draft: what is being judged; unknown to the host until the step before has been read, where the
+    device drafted.
     """
 
     request: Request
     epoch: int
+    committed: int = 0
     reach: int = 0
     draft: Draft = NO_DRAFT
 
@@ -55,4 +57,4 @@ class Flight:
 
 def members_of(requests: Iterable[Request]) -> list[Member]:
     """Requests in their present epoch."""
-    return [Member(request, request.epoch) for request in requests]
+    return [Member(request, request.epoch, request.committed) for request in requests]

@@ -5,6 +5,8 @@ two of n. Until one has run, the least exposed time seen stands in for it: host 
 speculation causes must not be forgiven.
 """
 
+from collections.abc import Callable
+
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.records import RoundRecord
 
@@ -14,8 +16,10 @@ _EMA_ROUNDS = 16
 class OffCost:
     """The cost table's T(n), and c(n) as it is met."""
 
-    def __init__(self, costs: CostTable) -> None:
+    def __init__(self, costs: CostTable, bucket_rows: Callable[[int], int]) -> None:
+        """bucket_rows: the rows that are computed when so many are launched."""
         self._costs = costs
+        self._bucket_rows = bucket_rows
         self._plain_host_s: dict[int, float] = {}
         self._least_host_s: dict[int, float] = {}
 
@@ -32,4 +36,5 @@ class OffCost:
         scale = record.requests.bit_length()
         host_s = self._plain_host_s.get(scale, self._least_host_s[scale])
         context_tokens = record.request_context_tokens / record.requests
-        return self._costs.target_s(record.requests, context_tokens) + host_s
+        rows = self._bucket_rows(record.requests)
+        return self._costs.target_s(rows, context_tokens) + host_s

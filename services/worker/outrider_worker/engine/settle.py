@@ -58,7 +58,8 @@ class Settler:
         request = member.request
         # The drafts of a request that has gone are forgotten, but they were there for a wasted row.
         turn.pool_tokens += max(len(member.draft), outcome.verified)
-        turn.note_rows(request.committed, outcome.verified + 1)
+        first_position = request.committed if member.current else member.committed
+        turn.note_rows(first_position, outcome.verified + 1)
         if not member.current:
             return
         turn.served_requests += 1

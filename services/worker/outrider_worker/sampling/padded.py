@@ -10,6 +10,12 @@ NO_TOKEN = -1
 """Fills up lists of ids."""
 
 
+def uploaded(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Host values on the device, without waiting for what runs there."""
+    host = torch.tensor(values, dtype=dtype)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
 class PaddedLists:
     """A list for each line (axes = 1), or a list of equally long lists (axes = 2).
 
@@ -34,7 +40,7 @@ class PaddedLists:
             self.tensor[line] = self._fill
             self._used.remove(line)
         if values:
-            block = torch.tensor(values, dtype=self.tensor.dtype)
+            block = uploaded(values, self.tensor.dtype, self.tensor.device)
             self._make_room(block.shape)
             self.tensor[line][_corner(block.shape)] = block
             self._used.add(line)

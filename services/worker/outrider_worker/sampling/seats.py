@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outrider_worker.engine.types import SamplingParams
 from outrider_worker.sampling.draw import DrawColumns
-from outrider_worker.sampling.padded import NO_TOKEN, PaddedLists
+from outrider_worker.sampling.padded import NO_TOKEN, PaddedLists, uploaded
 from outrider_worker.sampling.stages import Stages, stages_of
 
 
@@ -60,8 +60,9 @@ class SeatSampling:
 
         end_ids: all that ends the request, end-of-sequence ids included unless it ignores them.
         """
-        self._floats[:, seat] = torch.tensor(_floats(params), dtype=torch.float32)
-        self._ints[:, seat] = torch.tensor(_ints(params, choice_index))
+        where = self._ints.device
+        self._floats[:, seat] = uploaded(_floats(params), torch.float32, where)
+        self._ints[:, seat] = uploaded(_ints(params, choice_index), torch.int64, where)
         bias = _summed(params.logit_bias)
         self._bias_ids.put(seat, list(bias))
         self._bias_values.put(seat, list(bias.values()))

@@ -103,9 +103,9 @@ def test_acceptance_resumes_after_a_pause(pause: int) -> None:
 
 
 def test_nothing_is_fed_while_nothing_is_drafted() -> None:
-    """B14: the catching up is one call, whatever was missed."""
+    """B14: what 40 rounds and the one before the next draft brought comes in one piece."""
     paused, _ = _run_with_pause(range(12, 52))
-    assert max(tokens for how, tokens in paused.fed if how == "observe") == 40
+    assert max(tokens for how, tokens in paused.fed if how == "observe") == 41
 
 
 @pytest.mark.parametrize("cut", ["stop", "cap", "cancel"])
@@ -114,7 +114,7 @@ def test_no_draft_is_made_for_a_request_that_has_ended(cut: str) -> None:
     spec, drafter = _looping(max_tokens=40 if cut == "cap" else 180), WatchedNgram()
     text = alone(spec).token_ids
     if cut == "stop":
-        stop = frozenset({text[25]})
+        stop = frozenset({max(text, key=text.index)})
         spec = replace(spec, sampling=replace(spec.sampling, stop_token_ids=stop))
     bench = Bench(drafter, static_plan("ngram", 7))
     answer, other = bench.submit(spec), bench.submit(_looping(1))
@@ -125,8 +125,8 @@ def test_no_draft_is_made_for_a_request_that_has_ended(cut: str) -> None:
     bench.run()
     assert answer.token_ids == text[: len(answer.token_ids)]
     assert drafter.told == {}
-    known = max(n for key, n in drafter.proposed if key == spec.key)
-    assert known <= len(spec.prompt_ids) + len(answer.token_ids)
+    last = max(n for key, n in drafter.proposed if key == spec.key)
+    assert last <= len(spec.prompt_ids) + len(answer.token_ids)
     assert other.token_ids == alone(_looping(1)).token_ids
 
 
@@ -223,9 +223,9 @@ def test_cached_tokens_are_known_to_the_drafter(way: Way) -> None:
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_drafter_that_is_always_right_stays_right(on_device: bool) -> None:
-    """B13: 500 tokens without one rejection; no place is left out and none is judged twice."""
-    spec = request(prompt(0), 500, repetition_penalty=1.1)
-    limits = SchedulerLimits(2, max_context_tokens=600)
+    """B13: 250 tokens without one rejection; no place is left out and none is judged twice."""
+    spec = request(prompt(0), 250, repetition_penalty=1.1)
+    limits = SchedulerLimits(2, max_context_tokens=320)
     texts = {spec.prompt_ids: run(Bench(limits=limits), [spec])[0].token_ids}
     stream = EmulatedStream() if on_device else ImmediateStream()
     host = None if on_device else ScriptedDrafter(texts, always(4), VOCAB_SIZE, 4)
@@ -237,5 +237,5 @@ def test_a_drafter_that_is_always_right_stays_right(on_device: bool) -> None:
     assert answer.token_ids == texts[spec.prompt_ids]
     assert answer.totals is not None
     assert answer.totals.accepted_tokens == answer.totals.verified_tokens
-    assert answer.totals.verify_steps == 100
-    assert answer.totals.acceptance_histogram[4] >= 99
+    assert answer.totals.verify_steps == 50
+    assert answer.totals.acceptance_histogram[4] >= 49

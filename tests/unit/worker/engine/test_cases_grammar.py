@@ -47,7 +47,7 @@ def _nested(number: int = 0, seed: int = 3) -> RequestSpec:
 @pytest.mark.parametrize("offset", range(K_MAX))
 @pytest.mark.parametrize("wrong", [*ids("{\x01"), END_IDS[0]])
 def test_illegal_drafts_at_every_offset(offset: int, wrong: int) -> None:
-    """C01: behind any number of right drafts comes one that the grammar forbids, or an early end."""
+    """C01: behind any number of right drafts comes a forbidden one, or an early end."""
     spec = _nested()
     texts = {spec.prompt_ids: whole_text(spec)}
     drafter = ScriptedDrafter(texts, always(offset), VOCAB_SIZE, K_MAX, wrong)

@@ -1,4 +1,4 @@
-"""One request, one text: whatever company, draft length, preemption, cache or migration it meets."""
+"""One request, one text: whatever company, drafts, preemption, cache or migration it meets."""
 
 import pytest
 

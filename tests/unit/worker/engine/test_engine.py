@@ -145,6 +145,17 @@ def test_without_a_plan_nothing_is_drafted() -> None:
     assert {r.plan_version for r in bench.records} == {0}
 
 
+def test_rounds_in_which_nobody_may_draft_are_plain_ones() -> None:
+    """To the guard and the planner too; nor is the drafter fed for them."""
+    drafter = _scripted(3)
+    bench = Bench(drafter, static_plan("scripted", 3))
+    off = SpeculationLimits(enabled=False)
+    bench.run(request(PROMPTS[0], 20, speculation=off))
+    assert {record.next_draft_tokens for record in bench.records} == {0}
+    assert {record.carried_draft_tokens for record in bench.records} == {0}
+    assert {record.times.feed_s for record in bench.records} == {0.0}
+
+
 def test_the_forward_never_exceeds_its_rows() -> None:
     """B05: prefill chunks and verify rounds both stay within the budget under load."""
     limits = SchedulerLimits(12, max_context_tokens=512, max_rows_per_forward=24)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ from outrider_worker.engine.plans import GuardThresholds
 from outrider_worker.engine.records import DraftOutcome, RoundRecord
 from outrider_worker.engine.tally import RecordRing, context_band, tally
 from outrider_worker.planner_client.convert import plan_from_wire, reports_to_wire
-from outrider_worker.profile import load_costs, profile_contexts, store_costs
+from outrider_worker.profile import load_costs, profile_contexts, row_ladder, store_costs
+from outrider_worker.programs import SeatSize
 from outrider_worker.speculate.ngram import NgramDrafter
 from tests.support.engines import Bench, prompts, request, static_plan
 
@@ -187,3 +189,9 @@ def test_cost_tables_are_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_two_contexts_within_what_is_served() -> None:
     assert profile_contexts(2048) == (128, 1024)
     assert profile_contexts(16) == (1, 8)
+
+
+def test_the_row_ladder_is_what_the_device_computes_up_to_the_longest_round() -> None:
+    size = SeatSize(seats=4, max_context_tokens=64, max_draft_tokens=4, max_rows=128)
+    assert row_ladder(size, torch.device("cpu")) == (1, 2, 3, 4, 6, 8, 12, 16)
+    assert row_ladder(size, torch.device("cuda")) == (1, 2, 4, 8, 16)

@@ -1,0 +1,98 @@
+"""One cell of a plan laid open: G, T, E, D, c and the rate of drafting d and verifying V at one n.
+
+The same arithmetic as the search, for cells that a policy chose and for their rivals, so that
+policies that forecast nothing themselves can be compared with those that do. Knows no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider_planner.core.cost import CostModel
+from outrider_planner.core.policies.base import Decision, DrafterStatistics
+from outrider_planner.core.search import expected_pass_s, tabulate
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Expectations over the pool of one round at n = ``requests``; times in seconds.
+
+    ``verify_tokens`` and ``rows`` are ceilings: a sparse drafter's round often has fewer.
+    ``rate_tokens_per_s`` = (n + G) / (T + E + D + c); the ratio is to the rate without drafts.
+    """
+
+    requests: int
+    draft_tokens: int
+    verify_tokens: int
+    rows: int
+    accepted_tokens: float
+    target_s: float
+    feed_s: float
+    draft_s: float
+    host_s: float
+    rate_tokens_per_s: float
+    rate_vs_off_ratio: float
+
+    @property
+    def round_s(self) -> float:
+        """T + E + D + c."""
+        return self.target_s + self.feed_s + self.draft_s + self.host_s
+
+
+def cell(
+    known: DrafterStatistics, cost: CostModel, step: int, draft_tokens: int, verify_tokens: int
+) -> Cell:
+    """The cell (n of the ladder step, d, V); d = 0 or V = 0 is a round that feeds nothing."""
+    n, name = cost.ladder[step], known.traits.name
+    verify = min(verify_tokens, n * draft_tokens, max(cost.max_rows - n, 0))
+    gain, target_s, feed_s = 0.0, float(cost.target_s[n]), 0.0
+    if verify > 0:
+        pool = known.gain.pools((n,))[0]
+        wanted, rows = np.array([verify]), np.arange(n, n + verify + 1)
+        row = draft_tokens - 1
+        gain = float(known.gain.accepted(n, pool, wanted.astype(np.float64))[row, 0])
+        target_s = float(expected_pass_s(pool, cost.target_s[rows], wanted)[1][row, 0])
+        feed_s = float(expected_pass_s(pool, cost.feed_s[name][rows], wanted)[1][row, 0])
+    draft_s, host_s = float(cost.draft_s[name][step, draft_tokens]), float(cost.host_s[step])
+    rate = (n + gain) / (target_s + feed_s + draft_s + host_s)
+    off = float(cost.off_rate()[step])
+    return Cell(
+        *(n, draft_tokens, verify, n + verify, gain),
+        *(target_s, feed_s, draft_s, host_s, rate, rate / off),
+    )
+
+
+def chosen(decision: Decision, known: DrafterStatistics, cost: CostModel, step: int) -> Cell | None:
+    """What a decision does with a drafter in the steady state of one n; None if it has no plan."""
+    for item in decision.drafters:
+        if item.drafter == known.traits.name:
+            d = int(item.draft_tokens[step])
+            return cell(known, cost, step, d, int(item.verify_tokens[step, d]))
+    return None
+
+
+def steady(
+    decision: Decision, drafters: Sequence[DrafterStatistics], cost: CostModel, step: int
+) -> Cell | None:
+    """The best of a decision's cells over all drafters; None where there is no drafter."""
+    found = [c for item in drafters if (c := chosen(decision, item, cost, step)) is not None]
+    return max(found, key=lambda item: item.rate_tokens_per_s, default=None)
+
+
+def rivals(
+    known: DrafterStatistics, cost: CostModel, step: int, taken: Cell, most: int = 2
+) -> tuple[Cell, ...]:
+    """The best cells of *other* draft lengths, off among them, best first.
+
+    A neighbour in V differs by next to nothing; another length is what a reader asks about.
+    """
+    pool = known.gain.pools((cost.ladder[step],))[0]
+    stage = tabulate(known.traits.name, known.gain, cost, step, pool)
+    rates = stage.rates()
+    best = rates.argmax(axis=1)
+    order = np.argsort(-rates[np.arange(best.size), best], kind="stable")
+    lengths = [int(d) for d in order if d != taken.draft_tokens][:most]
+    return tuple(cell(known, cost, step, d, int(stage.verify[best[d]])) for d in lengths)
