@@ -1,4 +1,4 @@
-# make setup | up | test | lint | gen | bench | clean
+# make setup | up | test | test-matrix | soak | lint | gen | bench | clean
 # Everything runs from .venv; `make up ARGS="--workers 2"` and `make test ARGS="-k tokens"` pass on.
 
 PYTHON3 ?= python3
@@ -31,6 +31,12 @@ test: setup
 # The five laws over all options, drafters, lengths, devices and families (about half an hour).
 test-matrix: setup
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m matrix tests/matrix $(ARGS)
+
+# Thousands of rounds at random load, a quarter of an hour and more; `make test` has a short form.
+SOAK_ROUNDS ?= 20000
+soak: setup
+	@OMP_NUM_THREADS=1 OUTRIDER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest tests/soak \
+	  -m soak --timeout 0 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -35,7 +35,8 @@ def demo_stack() -> Iterator[Stack]:
 
 class _FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
     """How tests are shared out with `-n 2`: a file stays together, and whole stacks run one after
-    the other, since each wants the machine for itself. The matrix of laws is one long file.
+    the other, since each wants the machine for itself. The matrix of laws is one file,
+    too long for one process.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,6 +1,7 @@
 """The commands and their flags; a flag of `up` can also be given by the setting it stands for."""
 
 import asyncio
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -12,10 +13,15 @@ import typer
 
 from outrider_cli.demo import DEMO, fetch_demo_model
 from outrider_cli.errors import CommandError, StackError
+from outrider_cli.explain import DEFAULT_URL, explanation, token_from_environment
+from outrider_cli.explain import render as render_explanation
 from outrider_cli.launch import run_service
 from outrider_cli.models import fetch_hub_model, model_for_workers
-from outrider_cli.options import LOOPBACK, StackOptions
+from outrider_cli.options import LOOPBACK, StackOptions, default_decision_log
 from outrider_cli.probes import require_free_ports
+from outrider_cli.replay import render as render_replay
+from outrider_cli.replay import replay as replay_log
+from outrider_cli.replay import values as replay_values
 from outrider_cli.report import Console, StateFile
 from outrider_cli.stack import build_stack
 from outrider_cli.supervisor import Supervisor
@@ -98,6 +104,13 @@ def up(
         int,
         _port("First worker's metrics port; the next follow.", "OUTRIDER_WORKER_METRICS_PORT"),
     ] = 7180,
+    decision_log: Annotated[
+        str,
+        _flag(
+            "File of the planner's decisions, for `outrider replay`, or off.",
+            "OUTRIDER_PLANNER_DECISION_LOG",
+        ),
+    ] = default_decision_log(),
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _flag("Least level shown.", "OUTRIDER_LOG_LEVEL"),
@@ -143,6 +156,43 @@ def worker() -> None:
     """Run a worker alone; settings: OUTRIDER_WORKER_*."""
     with _clear_errors():
         run_service("worker")
+
+
+@app.command()
+def explain(
+    deployment: Annotated[
+        str | None, typer.Argument(help="Which deployment; the only one where there is one.")
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option(help="Requests decoding; the present number by default.", min=1)
+    ] = None,
+    worker: Annotated[str | None, typer.Option(help="The worker's incarnation.")] = None,
+    url: Annotated[str, typer.Option(help="The planner's HTTP address.")] = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="The planner's answer itself.")] = False,
+) -> None:
+    """Show why a worker is planned as it is; where a token is needed: OUTRIDER_TOKEN."""
+    with _clear_errors():
+        found = explanation(url, token_from_environment(), deployment, n, worker)
+        typer.echo(json.dumps(found, indent=2) if as_json else render_explanation(found))
+
+
+@app.command()
+def replay(
+    log: Annotated[str, typer.Argument(help="A decision log's file, or the URL of its Redis.")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy to compare; may be given several times.")
+    ] = None,
+    planner_incarnation: Annotated[
+        str | None, typer.Option("--planner", help="Whose entries, where several planners wrote.")
+    ] = None,
+    worker: Annotated[str | None, typer.Option(help="Only this worker's plans.")] = None,
+    spans: Annotated[int, typer.Option(help="Lines over time.", min=1, max=1000)] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Numbers instead of tables.")] = False,
+) -> None:
+    """Decide a log's rounds again, offline, and compare what policies would have done."""
+    with _clear_errors():
+        found = replay_log(log, policy or [], planner_incarnation, worker, spans)
+        typer.echo(json.dumps(replay_values(found)) if as_json else render_replay(found))
 
 
 @app.command()

@@ -32,6 +32,7 @@ class StackOptions:
     planner_http_port: int = 7071
     worker_port: int = 7080
     worker_metrics_port: int = 7180
+    decision_log: str = "off"
     log_level: str = "info"
     log_format: str = "console"
     restart: bool = True
@@ -46,6 +47,12 @@ class StackOptions:
     def threads_per_worker(self) -> int:
         """CPU threads of one worker's forward; the cores are shared out evenly by default."""
         return self.threads or max(1, (os.cpu_count() or 1) // self.workers)
+
+
+def default_decision_log() -> str:
+    """Where a user's programs keep state that outlives them (XDG base directories)."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return str(Path(state).expanduser() / "outrider" / "decisions.jsonl")
 
 
 def is_hub_id(model: str) -> bool:

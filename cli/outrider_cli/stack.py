@@ -73,6 +73,7 @@ def _planner(options: StackOptions) -> ChildSpec:
         "OUTRIDER_PLANNER_HTTP_HOST": http.host,
         "OUTRIDER_PLANNER_HTTP_PORT": str(http.number),
         "OUTRIDER_PLANNER_POLICY": options.policy,
+        "OUTRIDER_PLANNER_DECISION_LOG": options.decision_log,
     }
     return ChildSpec(PLANNER, "outrider_planner", environment, {"grpc": grpc, "http": http}, 5.0)
 

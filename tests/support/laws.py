@@ -170,7 +170,10 @@ def _alone(spec: RequestSpec, family: str) -> Answer:
 
 @contextmanager
 def opened(way: Way, specs: Sequence[RequestSpec], **settings: Any) -> Iterator[Bench]:
-    """An engine that serves in this way; scripted drafters know the texts of `specs`."""
+    """An engine that serves in this way.
+
+    Scripted drafters know the texts of `specs`: of those with equal prompts, of the first.
+    """
     stream: DeviceStream = EmulatedStream() if way.mode == "ahead" else ImmediateStream()
     drafters = _drafters(way, specs)
     merged: dict[str, Any] = {
@@ -231,7 +234,8 @@ def _drafters(way: Way, specs: Sequence[RequestSpec]) -> Drafters:
         return Drafters(host=NgramDrafter(K_MAX))
     if way.drafter == "device-ngram":
         return Drafters(device=DeviceNgramDrafter(K_MAX))
-    texts = {spec.prompt_ids: whole_text(spec, way.family) for spec in reversed(specs)}
+    firsts = {spec.prompt_ids: spec for spec in reversed(specs)}
+    texts = {prompt_ids: whole_text(spec, way.family) for prompt_ids, spec in firsts.items()}
     if way.drafter == "device-scripted":
         return Drafters(device=DeviceScripted(texts, [K_MAX, 0, 2, 5], VOCAB_SIZE, K_MAX))
     return Drafters(host=ScriptedDrafter(texts, _SCRIPTS[way.drafter], VOCAB_SIZE, K_MAX))

@@ -141,12 +141,21 @@ class Watched(Bench):
         assert not self.live
         assert self.pages.used_pages == 0
         assert self.pages.spare_pages == self.pages.capacity_pages
+        self._check_forgotten()
         for name in ("drafted", "verified", "accepted"):
             assert self.counted[name] == self.booked[name], name
         assert self.told["tokens"] == self.booked["tokens"]
         assert self.told["accepted"] == self.booked["accepted"]
         assert self.booked["accepted rows"] == self.booked["accepted"]
         assert self.booked["verified rows"] >= self.booked["verified"]
+
+    def _check_forgotten(self) -> None:
+        """Nothing is kept by request."""
+        feed = self.engine._drafting.feed
+        assert feed is None or not (feed._fed_tokens or feed._idle_rounds)
+        assert not (self.pages._hits or self.pages.cache._progress)
+        scheduler = self.scheduler
+        assert not (scheduler._by_key or scheduler._ages or scheduler._admission._awaited)
 
     def _prefill_steps(self) -> int:
         return -(-LONGEST_PROMPT_TOKENS // self._limits.chunk_tokens)

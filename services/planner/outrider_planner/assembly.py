@@ -5,13 +5,18 @@ Knows which parts a process has: store, service, gRPC port, HTTP port.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outrider_planner.http import HttpServer, create_app
+from outrider_planner.log.file import FileSink
+from outrider_planner.log.journal import Sink
+from outrider_planner.log.stream import StreamSink
 from outrider_planner.rpc import SERVICE_NAME, PlannerServicer
 from outrider_planner.service import PlannerService
 from outrider_planner.settings import PlannerSettings
-from outrider_planner.store.base import StatsStore
+from outrider_planner.store.base import PlannerStore
+from outrider_planner.store.link import StoreLink
 from outrider_planner.store.memory import MemoryStore
 from outrider_planner.store.redis import RedisStore
 from outrider_runtime.clock import Clock, SystemClock
@@ -50,10 +55,19 @@ async def start(settings: PlannerSettings, clock: Clock | None = None) -> Planne
     require_secret_beyond_loopback(settings.http_host, token, "OUTRIDER_TOKEN")
     clock = clock or SystemClock()
     service = PlannerService(
-        settings.planner_config(), open_store(settings, clock), clock, new_incarnation()
+        settings.planner_config(),
+        open_store(settings, clock),
+        clock,
+        new_incarnation(),
+        log_opener(settings),
     )
-    asked = None if is_loopback(settings.http_host) else token
-    http = HttpServer(create_app(service, asked), settings.http_host, settings.http_port)
+    app = create_app(
+        service,
+        token,
+        loopback=is_loopback(settings.http_host),
+        hosts=settings.http_names,
+    )
+    http = HttpServer(app, settings.http_host, settings.http_port)
     servicer = PlannerServicer(service)
     try:
         grpc = await start_server(
@@ -68,8 +82,16 @@ async def start(settings: PlannerSettings, clock: Clock | None = None) -> Planne
     return PlannerProcess(service, grpc, http, settings.drain_limit_s)
 
 
-def open_store(settings: PlannerSettings, clock: Clock) -> StatsStore:
+def open_store(settings: PlannerSettings, clock: Clock) -> PlannerStore:
     """The store that the settings name; Redis is contacted later, and may be away."""
     if settings.store == "redis":
         return RedisStore(settings.redis_url.get_secret_value())
     return MemoryStore(clock.wall_s)
+
+
+def log_opener(settings: PlannerSettings) -> Callable[[StoreLink], Sink] | None:
+    """Where decisions are logged, by the settings; None for nowhere."""
+    if settings.logs_to_store:
+        return lambda link: StreamSink(link.log)
+    path = settings.log_file
+    return None if path is None else lambda _link: FileSink(path)

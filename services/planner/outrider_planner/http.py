@@ -1,21 +1,24 @@
-"""The side port: health, metrics, and what the planner knows, as JSON.
+"""The side port: health, metrics, and ``/v1`` as JSON.
 
-Knows HTTP. Reads the service's state and changes nothing. Where a token is required, the state
-needs it; health and metrics, which probes and scrapers ask for, do not.
+Knows HTTP and who may ask what. Where a token is required, ``/v1`` needs it; health and metrics,
+which probes and scrapers ask for, do not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
+from collections.abc import Collection
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from outrider_planner.core import views
+from outrider_planner.http_guard import HttpGuard, error_body
+from outrider_planner.http_routes import routes
 from outrider_planner.service import PlannerService
+from outrider_runtime import __version__
 from outrider_runtime.http import listen, quiet_server
 from outrider_runtime.logs import get_logger
 from outrider_runtime.metrics import METRICS_CONTENT_TYPE, render
@@ -23,15 +26,24 @@ from outrider_runtime.metrics import METRICS_CONTENT_TYPE, render
 log = get_logger(__name__)
 
 
-def create_app(service: PlannerService, token: str | None = None) -> FastAPI:
+def create_app(
+    service: PlannerService,
+    token: str | None = None,
+    *,
+    loopback: bool = True,
+    hosts: Collection[str] = (),
+) -> FastAPI:
     """The application; every error is a JSON object ``{"error": {"code", "message"}}``.
 
-    With a token, ``/v1`` answers only those who present it as a bearer.
+    With a token, what changes something asks for it as a bearer; beyond loopback all of ``/v1``
+    does. ``hosts``: names, beside addresses and localhost, that the server goes by.
     """
-    # No schema pages: they load their scripts from elsewhere.
-    app = FastAPI(title="Outrider planner", docs_url=None, redoc_url=None, openapi_url=None)
+    # The schema without its pages: they load their scripts from elsewhere.
+    app = FastAPI(title="Outrider planner", version=__version__, docs_url=None, redoc_url=None)
     app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(Exception, _failed)
+    app.add_middleware(HttpGuard, hosts=frozenset(hosts), probes_by_name=not loopback)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -43,45 +55,29 @@ def create_app(service: PlannerService, token: str | None = None) -> FastAPI:
         service.refresh_metrics()
         return Response(render(service.metrics.registry), media_type=METRICS_CONTENT_TYPE)
 
-    app.include_router(_state_routes(service, token))
+    app.include_router(routes(service, token, open_reads=loopback))
     return app
-
-
-def _state_routes(service: PlannerService, token: str | None) -> APIRouter:
-    async def bearer(request: Request) -> None:
-        if token and not _presents(request, token):
-            raise HTTPException(401, "missing or wrong token", {"WWW-Authenticate": "Bearer"})
-
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(bearer)])
-
-    @routes.get("/deployments")
-    async def deployments() -> dict[str, Any]:
-        return views.deployments(service.planner, service.now_s())
-
-    @routes.get("/deployments/{name:path}")
-    async def deployment(name: str) -> dict[str, Any]:
-        found = views.deployment(service.planner, name, service.now_s())
-        if not found["workers"]:
-            raise HTTPException(404, f"no deployment is known by the name {name!r}")
-        return found
-
-    return routes
-
-
-def _presents(request: Request, token: str) -> bool:
-    given = request.headers.get("authorization", "").encode()
-    return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    body = {"error": {"code": error.status_code, "message": str(error.detail)}}
+    body = error_body(error.status_code, str(error.detail))
     return JSONResponse(body, error.status_code, error.headers)
+
+
+async def _malformed(_request: Request, error: Exception) -> JSONResponse:
+    """What does not fit the model, field by field; the values given are not repeated."""
+    assert isinstance(error, RequestValidationError)
+    faults = [
+        f"{'.'.join(str(part) for part in fault['loc'] if part != 'body')}: {fault['msg']}"
+        for fault in error.errors()
+    ]
+    return JSONResponse(error_body(400, "; ".join(faults)), 400)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     log.error("request failed", path=request.url.path, exc_info=error)
-    return JSONResponse({"error": {"code": 500, "message": "internal error"}}, 500)
+    return JSONResponse(error_body(500, "internal error"), 500)
 
 
 class HttpServer:

@@ -7,11 +7,13 @@ known is not exported: no series holds a stand-in or an old value.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from outrider_planner.core.events import ReportOutcome
+from outrider_planner.core.shadows import Shadow
 from outrider_planner.core.worker_state import WorkerState
 from outrider_runtime.metrics import new_registry
 
@@ -32,6 +34,24 @@ class PlannerMetrics:
         )
         self._rate_ratio = self._gauge(
             "rate_vs_off_ratio", "Predicted rate over the rate without drafts.", by_drafter
+        )
+        self._headroom = self._gauge(
+            "headroom_ratio",
+            "What is left of the rate at full load without drafts.",
+            by_worker,
+        )
+        self._rate = self._gauge(
+            "predicted_rate_tokens_per_second", "Predicted rate at the present load.", by_worker
+        )
+        by_policy = ("worker", "policy")
+        self._shadow_rate = self._gauge(
+            "shadow_rate_tokens_per_second", "Rate predicted for a shadow policy.", by_policy
+        )
+        self._shadow_ratio = self._gauge(
+            "shadow_rate_vs_off_ratio", "The same over the rate without drafts.", by_policy
+        )
+        self._guard_threshold = self._gauge(
+            "guard_threshold_tokens", "Loss at which the worker's guard trips.", by_worker
         )
         self._accepted = {
             kind: self._gauge(
@@ -70,6 +90,21 @@ class PlannerMetrics:
         )
         self.clamps = self._counter("plan_clamps", "Plan values workers had to clamp.", by_worker)
         self.trips = self._counter("guard_trips", "Times a guard turned drafts off.", by_worker)
+        self.drifts = self._counter(
+            "drift_events",
+            "Times acceptance left what was believed of it.",
+            by_worker,
+        )
+        self.readmissions = self._counter(
+            "guard_readmissions", "Times a guard let drafts back in.", by_worker
+        )
+        self._log_entries = {
+            kind: Gauge(f"{_PREFIX}_decision_log_{kind}_entries", text, registry=self.registry)
+            for kind, text in (
+                ("written", "Entries handed to the decision log since the start."),
+                ("lost", "Entries of the decision log that could not be kept."),
+            )
+        }
         self.exchanges = self._counter(
             "store_exchanges", "Batches sent to the store and scopes read, by result.", ("result",)
         )
@@ -80,6 +115,8 @@ class PlannerMetrics:
         self.dropped.labels(incarnation).inc(outcome.dropped_rounds)
         self.clamps.labels(incarnation).inc(outcome.clamps)
         self.trips.labels(incarnation).inc(outcome.guard_trips)
+        self.readmissions.labels(incarnation).inc(outcome.guard_readmissions)
+        self.drifts.labels(incarnation).inc(outcome.drift_events)
         for reason, number in outcome.rejected.items():
             self.rejected.labels(reason).inc(number)
 
@@ -95,6 +132,11 @@ class PlannerMetrics:
         for traits in worker.hello.drafters:
             ratio = _rate_ratio(worker, traits.name, step)
             _show(self._rate_ratio, (incarnation, traits.name), ratio)
+        rate, headroom = _load(worker, present, step)
+        _show(self._rate, (incarnation,), rate)
+        _show(self._headroom, (incarnation,), headroom)
+        threshold = worker.guard.threshold_tokens if worker.guard else None
+        _show(self._guard_threshold, (incarnation,), threshold)
         forecast = worker.forecast if present else None
         for gauge, name in (
             (self._accepted["predicted"], "predicted_accepted_tokens"),
@@ -104,11 +146,27 @@ class PlannerMetrics:
         ):
             _show(gauge, (incarnation,), None if forecast is None else getattr(forecast, name))
 
+    def refresh_shadows(self, incarnation: str, shadows: Sequence[Shadow]) -> None:
+        """Sets what each shadow predicts; those that are no longer asked for go."""
+        for gauge in (self._shadow_rate, self._shadow_ratio):
+            gauge.remove_by_labels({"worker": incarnation})
+        for item in shadows:
+            if item.cell is not None:
+                labels = (incarnation, item.policy)
+                self._shadow_rate.labels(*labels).set(item.cell.rate_tokens_per_s)
+                self._shadow_ratio.labels(*labels).set(item.cell.rate_vs_off_ratio)
+
+    def refresh_log(self, written: int, lost: int) -> None:
+        """Sets what became of the decision log's entries."""
+        self._log_entries["written"].set(written)
+        self._log_entries["lost"].set(lost)
+
     def forget(self, incarnation: str) -> None:
         """Removes a worker's series."""
         families = (
             *(self._draft_length, self._verify_rows, self._rate_ratio, self._plan_age),
-            self._present_requests,
+            *(self._present_requests, self._headroom, self._rate, self._guard_threshold),
+            *(self._shadow_rate, self._shadow_ratio, self.readmissions, self.drifts),
             *self._accepted.values(),
             *self._round.values(),
             *(self.plans, self.reports, self.dropped, self.clamps, self.trips),
@@ -130,6 +188,22 @@ def _rate_ratio(worker: WorkerState, drafter: str, step: int) -> float | None:
     off = float(worker.cost_model.off_rate()[step])
     rates = [float(i.rate[step]) for i in worker.decision.drafters if i.drafter == drafter]
     return rates[0] / off if rates and rates[0] > 0 and off > 0 else None
+
+
+def _load(worker: WorkerState, present: int, step: int) -> tuple[float | None, float | None]:
+    """Predicted rate at the present load, and what is left of the rate at full load when off.
+
+    Under load speculation is planned off first, so queues say late that a worker is full. An idle
+    worker has all of it left. Both are None without costs.
+    """
+    if worker.decision is None or worker.cost_model is None:
+        return None, None
+    off = worker.cost_model.off_rate()
+    if not present:
+        return None, 1.0
+    rates = [float(item.rate[step]) for item in worker.decision.drafters]
+    rate = max(float(off[step]), *rates)
+    return rate, max(1.0 - rate / float(off.max()), 0.0)
 
 
 def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:

@@ -7,7 +7,7 @@ stream has its turn. Does not know protobuf or HTTP, and decides nothing about p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
@@ -19,13 +19,22 @@ from outrider_planner.core.events import (
     HoldPlan,
     PlannerConfig,
     PushPlan,
+    ReadCosts,
     ReadScope,
+    ReadSettings,
+    RefuseStored,
+    StoreCosts,
+    StoreSettings,
+    WarmStart,
 )
 from outrider_planner.core.planner import Planner
+from outrider_planner.core.settings import DeploymentSettings
 from outrider_planner.core.types import Hello, StepReports
+from outrider_planner.log.journal import LogJournal, Sink
+from outrider_planner.log.recorder import RecordedPlanner
 from outrider_planner.metrics import PlannerMetrics
-from outrider_planner.sessions import Session
-from outrider_planner.store.base import StatsStore
+from outrider_planner.sessions import Session, Takeovers
+from outrider_planner.store.base import KEEP_S, PlannerStore, Value
 from outrider_planner.store.link import Buckets, Outcome, StoreLink
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
@@ -33,6 +42,8 @@ from outrider_runtime.logs import get_logger
 # Reports that arrive together are planned together; no plan waits longer than this.
 DEBOUNCE_S = 0.002
 _TICK_S = 0.25
+# Keys of values in the store.
+_SETTINGS, _COSTS = "settings:", "costs:"
 
 log = get_logger(__name__)
 
@@ -41,15 +52,25 @@ class PlannerService:
     """One per process. ``open``, ``report`` and ``close`` are called on the event loop's thread."""
 
     def __init__(
-        self, config: PlannerConfig, store: StatsStore, clock: Clock, incarnation: str
+        self,
+        config: PlannerConfig,
+        store: PlannerStore,
+        clock: Clock,
+        incarnation: str,
+        open_log: Callable[[StoreLink], Sink] | None = None,
     ) -> None:
+        """``open_log``: where decisions are logged; None for nowhere."""
         self.incarnation = incarnation
-        self.planner = Planner(config)
         self.metrics = PlannerMetrics()
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._takeovers = Takeovers()
         self._streams = count(1)
-        self._link = StoreLink(store, clock, incarnation, self._on_buckets, self._on_outcome)
+        self._link = StoreLink(
+            store, clock, incarnation, self._on_buckets, self._on_outcome, self._on_value
+        )
+        self._journal = LogJournal(open_log(self._link), incarnation) if open_log else None
+        self.planner = RecordedPlanner(config, self._journal) if self._journal else Planner(config)
         self._news = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,8 +94,10 @@ class PlannerService:
             HelloRefusedError: the hello cannot be served.
         """
         session = Session(hello.worker_incarnation, next(self._streams))
-        effects = self.planner.on_hello(hello, session.stream, self.now_s())
         older = self._sessions.get(session.incarnation)
+        if older is not None:
+            self._takeovers.count(session.incarnation, self.now_s())
+        effects = self.planner.on_hello(hello, session.stream, self.now_s())
         if older is not None:
             older.end("a younger stream of this worker took over")
         self._sessions[session.incarnation] = session
@@ -107,6 +130,8 @@ class PlannerService:
         """Starts the ticker, the planning task and the store's task."""
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._plan())]
         self._link.start()
+        if self._journal is not None:
+            self._journal.start()
 
     async def stop(self) -> None:
         """Ends all streams, flushes what is left, and closes the store."""
@@ -119,14 +144,33 @@ class PlannerService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with _logged("last flush"):
             self._apply(self.planner.flush())
+        if self._journal is not None:
+            await self._journal.stop()
         await self._link.stop()
+
+    def put_settings(self, deployment: str, settings: DeploymentSettings) -> DeploymentSettings:
+        """Puts a deployment's settings in force and has them stored; its workers are told at once.
+
+        Raises:
+            SettingsConflictError: somebody else changed them meanwhile.
+            SettingsError: they cannot be used.
+        """
+        self._apply(self.planner.on_settings(deployment, settings, self.now_s()))
+        self._news.set()
+        kept = self.planner.settings.of(deployment).settings
+        log.info("settings changed", deployment=deployment, settings=kept.to_json())
+        return kept
 
     def refresh_metrics(self) -> None:
         """Brings every gauge up to date; called for each scrape."""
         self.metrics.store_up.set(int(self.store_up))
         self.metrics.workers.set(len(self._sessions))
+        if self._journal is not None:
+            lost = self._journal.lost + self._link.log_dropped
+            self.metrics.refresh_log(self._journal.written, lost)
         for incarnation, worker in self.planner.workers.items():
             self.metrics.refresh(incarnation, worker, self.now_s())
+            self.metrics.refresh_shadows(incarnation, self.planner.shadows.of(incarnation))
 
     def now_s(self) -> float:
         """The service's monotonic time."""
@@ -179,6 +223,18 @@ class PlannerService:
                     self._link.put(scope, fields)
                 case ReadScope(scope):
                     self._link.want(scope)
+                case StoreSettings(deployment, version, text):
+                    self._link.keep(f"{_SETTINGS}{deployment}", Value(version, text), None)
+                case ReadSettings(deployment):
+                    self._link.ask(f"{_SETTINGS}{deployment}")
+                case StoreCosts(digest, text):
+                    self._link.keep(f"{_COSTS}{digest}", Value(1, text), KEEP_S)
+                case ReadCosts(digest):
+                    self._link.ask(f"{_COSTS}{digest}")
+                case RefuseStored(scope, reason):
+                    log.warning("stored value refused", scope=scope, reason=reason)
+                case WarmStart(incarnation, deployment, sentence):
+                    log.info(sentence, worker=incarnation, deployment=deployment)
                 case ForgetScope(scope):
                     self._link.forget(scope)
                 case ForgetWorker(incarnation):
@@ -189,6 +245,14 @@ class PlannerService:
 
     def _on_buckets(self, scope: str, buckets: Buckets) -> None:
         self.planner.on_store_snapshot(scope, buckets)
+        self._news.set()
+
+    def _on_value(self, key: str, value: Value | None) -> None:
+        text = None if value is None else value.text
+        if key.startswith(_SETTINGS):
+            self._apply(self.planner.on_stored_settings(key.removeprefix(_SETTINGS), text))
+        elif key.startswith(_COSTS):
+            self._apply(self.planner.on_stored_costs(key.removeprefix(_COSTS), text))
         self._news.set()
 
     def _on_outcome(self, outcome: Outcome) -> None:

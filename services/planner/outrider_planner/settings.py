@@ -5,9 +5,10 @@ Knows names, defaults and bounds. Anything that cannot work is refused here, wit
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from outrider_planner.core.events import PlannerConfig
@@ -36,6 +37,16 @@ class PlannerSettings(ServiceSettings):
         "two_stage", description="two_stage, static:K, off, or one of an installed package."
     )
     objective: Objective = Objective.THROUGHPUT
+    latency_bound_s: float | None = Field(
+        None, description="Longest time between a request's tokens, for the objective latency."
+    )
+    decision_log: str = Field(
+        "auto",
+        description="off, store (a Redis stream), a file, or auto: store with Redis, else off.",
+    )
+    http_names: frozenset[str] = Field(
+        frozenset(), description="Names that HTTP clients call this host by, beside addresses."
+    )
     report_interval_ms: int = Field(250, ge=100, le=1000)
     validity_ms: int = Field(5000, ge=1000, le=600_000)
     grace_ms: int = Field(5000, ge=0, le=600_000)
@@ -57,15 +68,35 @@ class PlannerSettings(ServiceSettings):
             check_url(value.get_secret_value())
         except ValueError as error:
             raise ValueError(
-                "must look like redis://host:6379/0, rediss://… or unix://…"
+                "must look like redis://host:6379/0, rediss://…, unix://… or "
+                "redis+sentinel://host:26379,host:26379/service"
             ) from error
         return value
+
+    @model_validator(mode="after")
+    def _possible(self) -> PlannerSettings:
+        if self.decision_log == "store" and self.store != "redis":
+            raise ValueError("the decision log can be in the store only with store = redis")
+        self.planner_config().default_settings()
+        return self
+
+    @property
+    def logs_to_store(self) -> bool:
+        """Whether decisions go to the store's stream."""
+        return self.store == "redis" and self.decision_log in ("auto", "store")
+
+    @property
+    def log_file(self) -> Path | None:
+        """The file that decisions go to, if any."""
+        return None if self.decision_log in ("auto", "off", "store") else Path(self.decision_log)
 
     def planner_config(self) -> PlannerConfig:
         """The core's part of these settings."""
         return PlannerConfig(
             policy=parse(self.policy, installed_policies()),
             objective=self.objective,
+            latency_bound_s=self.latency_bound_s,
+            parse=lambda name: parse(name, installed_policies()),
             report_interval_ms=self.report_interval_ms,
             validity_ms=self.validity_ms,
             grace_ms=self.grace_ms,

@@ -11,9 +11,9 @@ treat differently, is then run as two:
 one thread and two, 1 to 160 rows) and the fastest for large weights. Its call costs 18 µs.
 
 *Split*, a batched product of MKL over equal shares of the outputs, one for each thread, so that no
-thread count cuts the inner dimension: a call costs 1 µs and both threads get equal work, which
-takes a tenth off SmolLM2's small products. It is bit-equal on AVX-512 for inner sizes up to 1536
-at least and not everywhere, so it serves only shapes that are seen to pass here.
+thread count cuts the inner dimension: a call costs 1 µs and all threads get equal work, which takes
+a sixth off SmolLM2's small products at 1 to 32 rows. It is bit-equal for inner sizes up to 1536 on
+AVX-512 (each row count to 200) and not for every shape, so it serves only those seen to pass here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _PACK_FOR_ROWS = 8
 """Row count oneDNN picks its packed layout for: between one row and a verify round."""
 
 _SPLIT_ELEMENTS = 1 << 20
-"""Weights up to this size are split: larger ones gain nothing from it at any row count (measured:
-2,048 × 576 does not)."""
+"""Weights up to this size are split; larger ones (3072 × 576) are faster packed from 4 rows on."""
 
 _SHARE_OUTPUTS = 64
 """Outputs that a share has at least."""
@@ -78,18 +77,18 @@ class SplitLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         out, width = weight.shape
-        shares = _shares(out)
-        self._weight = weight.view(shares, out // shares, width).transpose(1, 2).contiguous()
+        self.shares = _shares(out)
+        by_share = weight.view(self.shares, out // self.shares, width)
+        self._weight = by_share.transpose(1, 2).contiguous()
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
-        y = self._product(x.expand(2, -1) if rows == 1 else x)[:rows]
+        y = self._product(x.expand(2, -1).contiguous() if rows == 1 else x)[:rows]
         return y if self._bias is None else y + self._bias
 
     def _product(self, x: Tensor) -> Tensor:
-        shares = self._weight.shape[0]
-        by_share = torch.bmm(x.expand(shares, -1, -1), self._weight)
+        by_share = torch.bmm(x.expand(self.shares, -1, -1), self._weight)
         return by_share.transpose(0, 1).reshape(x.shape[0], -1)
 
     @staticmethod

@@ -25,6 +25,7 @@ from outrider_worker.engine.types import TokenNews
 from outrider_worker.live_metrics import add_live_gauges
 from outrider_worker.metrics import WorkerMetrics
 from outrider_worker.planner_client.client import Introduction, PlannerClient, PlannerLink
+from outrider_worker.planner_client.targets import PlannerTargets, parse_targets
 from outrider_worker.replica import Replica
 from outrider_worker.rpc.service import SERVICE_NAME, WorkerRpc
 from outrider_worker.runner import Runner
@@ -197,6 +198,7 @@ def _planner_client(
         drafters=assembly.drafter_traits,
         costs=parts.costs,
     )
+    targets = PlannerTargets(parse_targets(settings.planner), assembly.incarnation)
     return PlannerClient(
-        settings.planner, settings.token_text, introduction, ring, parts.plans, parts.guard.snapshot
+        targets, settings.token_text, introduction, ring, parts.plans, parts.guard.snapshot
     )

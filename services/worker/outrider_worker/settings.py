@@ -3,9 +3,10 @@
 import os
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from outrider_runtime.settings import ServiceSettings, settings_config
+from outrider_worker.planner_client.targets import parse_targets
 
 
 class WorkerSettings(ServiceSettings):
@@ -19,7 +20,10 @@ class WorkerSettings(ServiceSettings):
     model: str = Field("demo", description="Folder, GGUF file, 'demo' or hub id.")
     served_name: str = Field("", description="Name clients use; empty = derived from the model.")
     deployment: str = Field("", description="Statistics are shared by name; empty = the model's.")
-    planner: str = Field("127.0.0.1:7070", description="host:port; empty = no planner, plans off.")
+    planner: str = Field(
+        "127.0.0.1:7070",
+        description="host:port, or several with commas between; empty = no planner, plans off.",
+    )
     drafter: str = Field("ngram", description="'ngram', 'none' or an installed plug-in's name.")
     max_draft: int = Field(8, ge=0, le=64, description="Draft tokens at most, K.")
     guard: bool = Field(True, description="Bound what speculation may cost, whatever is planned.")
@@ -37,6 +41,11 @@ class WorkerSettings(ServiceSettings):
     device: str = Field("auto", description="'auto', 'cpu' or 'cuda'.")
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     drain_limit_s: float = Field(30.0, ge=0, description="How long SIGTERM waits for requests.")
+
+    @field_validator("planner")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        return ",".join(parse_targets(value))
 
     @property
     def kv_bytes(self) -> int:

@@ -86,9 +86,9 @@ def open_stream(device: torch.device) -> DeviceStream:
 class _HostWatch:
     """Laps by the host's clock: right where the host thread does the work."""
 
-    def __init__(self) -> None:
+    def __init__(self, since_s: float | None = None) -> None:
         self.seconds: dict[str, float] = {}
-        self._since_s = time.perf_counter()
+        self._since_s = time.perf_counter() if since_s is None else since_s
 
     def lap(self, part: str) -> None:
         now_s = time.perf_counter()
@@ -147,21 +147,23 @@ class _Promise:
 class EmulatedStream:
     """An accelerator's order of events on a CPU: a thread that works off a queue.
 
-    latency_s: what each piece of work takes at least, as if the device were that slow; it counts
-        as the time of the work's last part.
+    latency_s: what each piece of work takes at least, from when it could begin (it was submitted,
+        and the piece before was over), as if the device were that slow; the rest of it counts as
+        time of the work's last part.
     """
 
     asynchronous = True
 
     def __init__(self, latency_s: float = 0.0) -> None:
         self._latency_s = latency_s
-        self._queue: queue.SimpleQueue[tuple[Work, _Promise] | None] = queue.SimpleQueue()
+        self._free_s = 0.0
+        self._queue: queue.SimpleQueue[tuple[Work, _Promise, float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="emulated-device", daemon=True)
         self._thread.start()
 
     def submit(self, work: Work) -> Pending:
         promise = _Promise()
-        self._queue.put((work, promise))
+        self._queue.put((work, promise, time.perf_counter()))
         return promise
 
     def upload(self, values: Sequence[object] | Tensor, dtype: torch.dtype) -> Tensor:
@@ -174,19 +176,19 @@ class EmulatedStream:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            work, promise = item
+            work, promise, submitted_s = item
             try:
-                promise.fill(self._done(work))
+                promise.fill(self._done(work, max(submitted_s, self._free_s)))
             except BaseException as failure:
                 promise.fill(None, failure)
 
-    def _done(self, work: Work) -> Done:
-        watch = _HostWatch()
-        ends_s = time.perf_counter() + self._latency_s
+    def _done(self, work: Work, could_begin_s: float) -> Done:
+        watch = _HostWatch(could_begin_s)
         with torch.inference_mode():
             tensors = {name: tensor.clone() for name, tensor in work(watch).items()}
-        time.sleep(max(0.0, ends_s - time.perf_counter()))
+        time.sleep(max(0.0, could_begin_s + self._latency_s - time.perf_counter()))
         watch.lap(next(reversed(watch.seconds), "target"))
+        self._free_s = time.perf_counter()
         return Done(tensors, watch.seconds)
 
 

@@ -1,4 +1,7 @@
-"""The two stores under one contract. In continuous integration Redis must be there."""
+"""The stores under one contract: embedded, Redis, and Valkey where it is installed.
+
+In continuous integration Redis must be there.
+"""
 
 import asyncio
 import os
@@ -7,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from outrider_planner.store.base import StatsStore
+from outrider_planner.store.base import PlannerStore
 from outrider_planner.store.memory import MemoryStore
 from outrider_planner.store.redis import RedisStore
-from tests.contract.store.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 BUCKET_S = 0.2
 
@@ -19,25 +22,42 @@ BUCKET_S = 0.2
 class Subject:
     """A store under test, a second view on the same sums, and a way to let time pass."""
 
-    store: StatsStore
-    other: StatsStore
+    store: PlannerStore
+    other: PlannerStore
     next_bucket: Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    if RedisServer.binary() is None:
-        reason = "no redis-server or valkey-server on PATH (package redis-server)"
-        if os.environ.get("CI") == "true":
+def _server(name: str, factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if not RedisServer.installed(name):
+        reason = f"no {name}-server on PATH (package {name} or {name}-server)"
+        if name == "redis" and os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server = RedisServer(factory.mktemp(name), name)
     server.start()
     yield server
     server.stop()
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    yield from _server("redis", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    yield from _server("valkey", tmp_path_factory)
+
+
+# Valkey's absence is skipped once, by a test of its own.
+_SERVERS = [
+    pytest.param(name, marks=pytest.mark.redis)
+    for name in ("redis", "valkey")
+    if name == "redis" or RedisServer.installed(name)
+]
+
+
+@pytest.fixture(params=["memory", *_SERVERS])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     if request.param == "memory":
         now = [1000.0]
@@ -48,9 +68,9 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
         yield Subject(store, store, step)
         return
-    server = request.getfixturevalue("redis_server")
+    server = request.getfixturevalue(f"{request.param}_server")
     one, two = RedisStore(server.url, BUCKET_S), RedisStore(server.url, BUCKET_S)
-    await one._client.execute_command("FLUSHALL")
+    await one._calls.client.execute_command("FLUSHALL")
     yield Subject(one, two, lambda: asyncio.sleep(BUCKET_S))
     await one.close()
     await two.close()

@@ -1,13 +1,15 @@
 """What every store promises, held against the embedded one and a real server."""
 
+import asyncio
 import random
 from collections.abc import Mapping
 
 import pytest
 
 from outrider_planner.core.sums import merge
-from outrider_planner.store.base import Batch, StatsStore
+from outrider_planner.store.base import Batch, Page, StatsStore, Value
 from tests.contract.store.conftest import Subject
+from tests.support.redis_server import RedisServer
 
 SCOPE = "demo:0123456789abcdef"
 
@@ -118,3 +120,55 @@ async def test_what_a_reader_holds_does_not_change_under_it(subject: Subject) ->
     before = await subject.store.buckets(SCOPE)
     await subject.store.add(SCOPE, Batch("w", 2, {"a": 1}))
     assert before == ({"a": 1},)
+
+
+async def test_of_two_values_the_newer_is_kept_and_everybody_learns_which(
+    subject: Subject,
+) -> None:
+    assert await subject.store.kept("settings:demo") is None
+    first, second = Value(1, "one"), Value(2, "two — 2")
+    assert await subject.store.keep("settings:demo", first, None) == first
+    assert await subject.other.keep("settings:demo", second, None) == second
+    assert await subject.store.keep("settings:demo", first, None) == second
+    assert await subject.store.kept("settings:demo") == second
+    assert await subject.store.kept("settings:other") is None
+
+
+async def test_at_one_version_the_first_value_wins(subject: Subject) -> None:
+    """Two planners change settings at once: one of the two changes is in force everywhere."""
+    texts = [f"writer {number}" for number in range(8)]
+    stores = [subject.store, subject.other] * 4
+    kept = await asyncio.gather(
+        *(s.keep("k", Value(7, t), 60.0) for s, t in zip(stores, texts, strict=True))
+    )
+    assert len(set(kept)) == 1
+    assert await subject.other.kept("k") == kept[0]
+
+
+async def test_a_log_holds_every_page_once_and_in_order(subject: Subject) -> None:
+    pages = [Page("w", number, (f"{number}a", f"{number}b")) for number in range(1, 4)]
+    applied = [await subject.store.append("decisions", page, 1000) for page in pages]
+    assert applied == [True] * 3
+    assert not await subject.other.append("decisions", pages[1], 1000)
+    assert await subject.other.append("decisions", Page("v", 1, ("4a",)), 1000)
+    found = await subject.store.entries("decisions", "", 100)
+    assert [text for _, text in found] == ["1a", "1b", "2a", "2b", "3a", "3b", "4a"]
+    behind = await subject.other.entries("decisions", found[2][0], 3)
+    assert behind == found[3:6]
+    assert await subject.store.entries("never written", "", 100) == ()
+
+
+async def test_a_log_is_bounded(subject: Subject) -> None:
+    """Redis trims by whole nodes of a hundred entries."""
+    for number in range(1, 11):
+        entries = tuple(f"{number}-{place}" for place in range(100))
+        await subject.store.append("decisions", Page("w", number, entries), 300)
+    found = await subject.store.entries("decisions", "", 1000)
+    assert 300 <= len(found) <= 500
+    assert found[-1][1] == "10-99"
+
+
+@pytest.mark.redis
+async def test_valkey_is_held_to_the_same_contract(valkey_server: RedisServer) -> None:
+    """Skips, and says so, where it is not installed; then the tests above leave it out too."""
+    assert "valkey" in valkey_server.ask("INFO", "server")

@@ -147,6 +147,6 @@ def test_settings_that_cannot_work_are_told_without_a_traceback() -> None:
         timeout=60,
     )
     assert done.returncode == 2
-    assert "two_stage, static:K, off" in done.stderr
+    assert "known are two_stage" in done.stderr
     assert "redis://host:6379/0" in done.stderr
     assert "Traceback" not in done.stderr

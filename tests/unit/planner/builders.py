@@ -165,7 +165,7 @@ class World:
     """One worker that obeys its plans; acceptance and load are set from outside.
 
     Time is virtual: every round takes what the true cost says. ``tokens`` and ``busy_s`` add up
-    over all rounds.
+    over all rounds. So many ``newcomers`` of the requests have no drafts yet, in every round.
     """
 
     planner: Planner
@@ -181,6 +181,7 @@ class World:
     busy_s: float = 0.0
     plans: list[Plan] = field(default_factory=list)
     drafting_rounds: int = 0
+    newcomers: int = 0
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
@@ -202,9 +203,10 @@ class World:
         n, step = self.requests, self._step()
         carried = self._carried
         budget = self.plan.drafters[0].target_rows[step][carried] - self.plan.requests_ladder[step]
-        verify = n * carried if self._probing else min(budget, n * carried)
+        old = n - self.newcomers
+        verify = old * carried if self._probing else min(budget, old * carried)
         # Breadth-first: position by position over all requests.
-        lengths = [min(carried, verify // n + (r < verify % n)) for r in range(n)]
+        lengths = [min(carried, verify // old + (r < verify % old)) for r in range(old)]
         accepted = [self._accepted(length) for length in lengths]
         self._carried = self._next_draft(step)
         micros = self.target(n + verify)
@@ -249,7 +251,7 @@ class World:
         columns = RoundColumns(
             requests=column([n] * len(rounds)),
             carried_draft_tokens=column([r["carried"] for r in rounds]),
-            pool_tokens=column([n * r["carried"] for r in rounds]),
+            pool_tokens=column([(n - self.newcomers) * r["carried"] for r in rounds]),
             target_rows=column(rows),
             bucket_rows=column(rows),
             request_context_tokens=column([200 * n] * len(rounds)),
@@ -270,7 +272,8 @@ class World:
 
     def _cell(self, rounds: list[dict[str, Any]]) -> AcceptanceCell:
         most = max(r["carried"] for r in rounds)
-        drafted = [sum(self.requests for r in rounds if r["carried"] > j) for j in range(most)]
+        old = self.requests - self.newcomers
+        drafted = [old * sum(r["carried"] > j for r in rounds) for j in range(most)]
         verified = [sum(v > j for r in rounds for v in r["lengths"]) for j in range(most)]
         accepted = [sum(a > j for r in rounds for a in r["accepted"]) for j in range(most)]
         return make_cell(drafted, verified, accepted)

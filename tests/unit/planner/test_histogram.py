@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from outrider_planner.core.histogram import PRIOR_CONDITIONAL, Estimates, estimate
+from outrider_planner.core.blend import PRIOR_CONDITIONAL
+from outrider_planner.core.histogram import Estimates, estimate
 from outrider_planner.core.sums import Counts, batch_weight
 
 K = 4

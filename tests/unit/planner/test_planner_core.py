@@ -117,7 +117,7 @@ def test_a_policy_that_returns_nan_holds_the_plan() -> None:
 
     planner, _ = joined()
     before = planner.workers["worker-1"].plan
-    planner.config = replace(planner.config, policy=Broken())
+    planner.settings.default = replace(planner.settings.default, policy=Broken())
     planner.workers["worker-1"].dirty = True
     (held,) = planner.replan(1.0)
     assert isinstance(held, HoldPlan)

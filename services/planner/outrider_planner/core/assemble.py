@@ -41,6 +41,8 @@ class PlanTerms:
     validity_ms: int
     grace_ms: int
     guard: GuardSettings
+    plain_wanted_after_s: float = 60.0
+    plain_share: float = 0.0
 
 
 def assemble(
@@ -64,6 +66,7 @@ def assemble(
         drafters=tuple(_drafter_plan(item, ladder, limits) for item in decision.drafters),
         rate_tokens_per_s=tuple(float(rate) for rate in rates),
         score_maps=score_maps,
+        class_rules=decision.class_rules,
         probe=decision.probe,
         guard=terms.guard,
         report_interval_ms=terms.report_interval_ms,

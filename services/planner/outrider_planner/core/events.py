@@ -6,11 +6,12 @@ Knows no behaviour. Effects are carried out by the service around the core.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from outrider_planner.core.policies import Policy
+from outrider_planner.core.policies import Policy, parse
 from outrider_planner.core.policies.two_stage import TwoStagePolicy
+from outrider_planner.core.settings import DeploymentSettings
 from outrider_planner.core.types import GuardSettings, Objective, Plan
 
 
@@ -20,6 +21,9 @@ class PlannerConfig:
 
     policy: Policy = field(default_factory=TwoStagePolicy)
     objective: Objective = Objective.THROUGHPUT
+    latency_bound_s: float | None = None
+    # From a name in a deployment's settings to its policy.
+    parse: Callable[[str], Policy] = parse
     report_interval_ms: int = 250
     validity_ms: int = 5000
     grace_ms: int = 5000
@@ -36,6 +40,19 @@ class PlannerConfig:
     max_workers: int = 1024
     max_classes: int = 16
     max_context_bands: int = 8
+
+    def default_settings(self) -> DeploymentSettings:
+        """What holds for a deployment that nobody set.
+
+        Raises:
+            SettingsError: the objective latency without a bound.
+        """
+        return DeploymentSettings(
+            policy=self.policy.name,
+            objective=self.objective,
+            latency_bound_s=self.latency_bound_s,
+            guard=self.guard,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +140,23 @@ class HoldPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseStored:
+    """What the store holds of a deployment or an identity cannot be used here."""
+
+    scope: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """A worker's plan rests on what others learned; ``sentence`` says on what. Once per worker."""
+
+    incarnation: str
+    deployment: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportOutcome:
     """What a report brought: rejections by reason, and what grew since the last one."""
 
@@ -130,10 +164,14 @@ class ReportOutcome:
     dropped_rounds: int = 0
     clamps: int = 0
     guard_trips: int = 0
+    guard_readmissions: int = 0
+    drift_events: int = 0
 
 
 Effect = (
     HoldPlan
+    | RefuseStored
+    | WarmStart
     | PushPlan
     | FlushDeltas
     | ReadScope

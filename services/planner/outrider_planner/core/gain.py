@@ -76,9 +76,7 @@ class GainModel:
         return top
 
 
-def gain_model(
-    estimates: Estimates, sparse: bool, weights: FloatArray | None = None
-) -> GainModel:
+def gain_model(estimates: Estimates, sparse: bool, weights: FloatArray | None = None) -> GainModel:
     """Builds the n-independent parts of G, mixing the classes by their share.
 
     ``weights`` (C,) multiply the scores by which drafts are picked, not what they are worth.

@@ -39,6 +39,10 @@ class CapacityError(HelloRefusedError):
     """The planner already serves as many deployments or workers as it is allowed to."""
 
 
+class NameTakenError(HelloRefusedError):
+    """Another living worker calls itself the same."""
+
+
 def check_hello(hello: Hello) -> None:
     """Accepts a usable hello.
 

@@ -37,14 +37,14 @@ def take_in(
     bounded = _with_known_classes(bounded, classes, config)
     worker.last_sequence, worker.last_report_s = report.sequence, now_s
     rejected = Counter(bounded.rejected)
-    trips = _take_guard(worker, report.guard, rejected)
+    trips, readmissions = _take_guard(worker, report.guard, rejected)
     clamps = max(report.clamps - worker.clamps, 0)
     dropped = max(report.dropped_rounds - worker.dropped_rounds, 0)
     worker.clamps += clamps
     worker.dropped_rounds += dropped
     worker.rejected.update(rejected)
     worker.absorb(bounded, now_s)
-    return ReportOutcome(rejected, dropped, clamps, trips)
+    return ReportOutcome(rejected, dropped, clamps, trips, readmissions)
 
 
 def _bounded(worker: WorkerState, report: StepReports, now_s: float) -> BoundedReport:
@@ -78,16 +78,19 @@ def _with_known_classes(
     return replace(bounded, cells=tuple(cells))
 
 
-def _take_guard(worker: WorkerState, guard: GuardState | None, rejected: Counter[str]) -> int:
-    """Keeps the guard's state if it is finite; returns the trips since the last one."""
+def _take_guard(
+    worker: WorkerState, guard: GuardState | None, rejected: Counter[str]
+) -> tuple[int, int]:
+    """Keeps the guard's state if it is finite; returns trips and re-admissions since the last."""
     if guard is None:
-        return 0
+        return 0, 0
     numbers = (
         *(guard.ledger_tokens, guard.threshold_tokens, guard.sigma_tokens),
         *(guard.plain_scale_ratio, guard.lost_tokens),
     )
     if not all(map(isfinite, numbers)):
         rejected["not_finite"] += 1
-        return 0
-    before, worker.guard = worker.guard, guard
-    return max(guard.trips - (before.trips if before else 0), 0)
+        return 0, 0
+    before, worker.guard = worker.guard or GuardState(), guard
+    trips = max(guard.trips - before.trips, 0)
+    return trips, max(guard.readmissions - before.readmissions, 0)

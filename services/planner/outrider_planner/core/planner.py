@@ -1,7 +1,8 @@
 """The planner as a discrete-event core: inputs come with their time, effects are returned.
 
-Knows workers, deployments, when plans are due and what is flushed to the store. Reads no clock,
-does no I/O, draws no chance: the same inputs give the same effects, so a log can be replayed.
+Knows workers, deployments, when plans are due, what is flushed to the store and what is read from
+it. Reads no clock, does no I/O, draws no chance: the same inputs give the same effects, so a log
+can be replayed.
 """
 
 from __future__ import annotations
@@ -10,13 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from outrider_planner.core.assemble import (
-    NotFiniteError,
-    PlanTerms,
-    assemble,
-    next_score_maps,
-    worth_sending,
-)
+from outrider_planner.core.assemble import NotFiniteError, PlanTerms
 from outrider_planner.core.events import (
     Effect,
     FlushDeltas,
@@ -26,13 +21,25 @@ from outrider_planner.core.events import (
     PlannerConfig,
     PushPlan,
     ReadScope,
+    ReadSettings,
+    RefuseStored,
     ReportOutcome,
+    StoreSettings,
+    WarmStart,
 )
 from outrider_planner.core.hellos import CapacityError, check_hello, statistics_digest
 from outrider_planner.core.intake import take_in
+from outrider_planner.core.planning import Basis, next_plan
+from outrider_planner.core.policies.base import remembers_rounds
+from outrider_planner.core.policies.history import RoundHistory
+from outrider_planner.core.settings import DeploymentSettings, SettingsError
+from outrider_planner.core.settings_book import SettingsBook, Settled
+from outrider_planner.core.shadows import ShadowBook
+from outrider_planner.core.shared_costs import SharedCosts, cost_digest
 from outrider_planner.core.shares import take_pending
+from outrider_planner.core.sources import sources
 from outrider_planner.core.sums import FLEET_CLASS, from_fields, weigh
-from outrider_planner.core.types import Hello, Plan, ProbeDirective, StepReports
+from outrider_planner.core.types import Hello, StepReports
 from outrider_planner.core.worker_state import SlowCounts, WorkerState, pool_bands
 
 _LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 100, 1000
@@ -44,6 +51,12 @@ class Planner:
     def __init__(self, config: PlannerConfig) -> None:
         self.config = config
         self.workers: dict[str, WorkerState] = {}
+        # What the latest decision of a worker was made from.
+        self.basis: dict[str, Basis] = {}
+        default = Settled(config.default_settings(), config.policy)
+        self.settings = SettingsBook(default, config.parse)
+        self.shadows = ShadowBook()
+        self._costs = SharedCosts()
         self._sums: dict[str, SlowCounts] = {}
         self._classes: dict[str, set[str]] = {}
         self._last_flush_s = float("-inf")
@@ -71,7 +84,9 @@ class Planner:
             effects += self.flush() if known else []
             worker = known.succeeded_by(hello, stream, now_s) if known else None
             self.workers[hello.worker_incarnation] = worker or WorkerState(hello, stream, now_s)
-        return [*effects, *(ReadScope(s) for s in scopes(hello) if s not in self._sums)]
+        effects += [ReadScope(s) for s in scopes(hello) if s not in self._sums]
+        effects.append(ReadSettings(hello.deployment))
+        return effects + self._costs.on_hello(self.workers[hello.worker_incarnation], now_s)
 
     def on_reports(
         self, incarnation: str, stream: int, report: StepReports, now_s: float
@@ -80,6 +95,7 @@ class Planner:
         worker = self.workers.get(incarnation)
         if worker is None or worker.stream != stream:
             return ReportOutcome(Counter({"unknown_stream": 1}))
+        self._remember(worker)
         classes = self._classes.setdefault(worker.hello.deployment, set())
         return take_in(worker, report, now_s, classes, self.config)
 
@@ -90,7 +106,7 @@ class Planner:
             worker.left_s = now_s
 
     def on_store_snapshot(
-        self, scope: str, buckets_newest_first: Sequence[Mapping[str, int]]
+        self, scope: str, buckets_newest_first: Sequence[Mapping[str, float]]
     ) -> None:
         """What the store holds of a scope; workers that started without it are planned anew."""
         first = scope not in self._sums
@@ -98,15 +114,53 @@ class Planner:
         for worker in self.workers.values():
             worker.dirty = worker.dirty or (first and scope in scopes(worker.hello))
 
+    def on_settings(
+        self, deployment: str, settings: DeploymentSettings, now_s: float
+    ) -> list[Effect]:
+        """An operator changed a deployment's settings; its workers are planned anew at once.
+
+        Raises:
+            SettingsConflictError: ``settings.version`` is not the present one.
+            SettingsError: a policy or shadow is not known here.
+        """
+        kept = self.settings.put(deployment, settings)
+        for worker in self._of(deployment):
+            worker.dirty, worker.next_plan_s = True, now_s
+        return [StoreSettings(deployment, kept.version, kept.to_json())]
+
+    def on_stored_settings(self, deployment: str, text: str | None) -> list[Effect]:
+        """What the store holds of a deployment's settings, None where it holds none.
+
+        A store that knows less than this planner, after a flush or a failover, is told again.
+        """
+        present = self.settings.of(deployment).settings
+        try:
+            stored = DeploymentSettings.from_json(text) if text is not None else None
+            changed = stored is not None and self.settings.adopt(deployment, stored)
+        except SettingsError as error:
+            return [RefuseStored(deployment, f"settings: {error}")]
+        for worker in self._of(deployment):
+            worker.dirty = worker.dirty or changed
+        if present.version > (stored.version if stored else 0):
+            return [StoreSettings(deployment, present.version, present.to_json())]
+        return []
+
+    def on_stored_costs(self, digest: str, text: str | None) -> list[Effect]:
+        """A cost table of this identity, None where none is stored; workers without one take it."""
+        return self._costs.on_stored(digest, text, self.workers.values())
+
     def on_tick(self, now_s: float) -> list[Effect]:
-        """Timed work: flushes, reads, and forgetting workers that left."""
+        """Timed work: flushes, reads, one worker's shadows, and forgetting workers that left."""
         effects = self._forget(now_s)
+        self.shadows.evaluate_next(self.basis, now_s)
         if now_s - self._last_flush_s >= self.config.flush_interval_s:
             self._last_flush_s = now_s
             effects += self.flush()
         if now_s - self._last_read_s >= self.config.read_interval_s:
             self._last_read_s = now_s
             effects += [ReadScope(scope) for scope in sorted(self._used_scopes())]
+            effects += [ReadSettings(name) for name in sorted(self._deployments())]
+            effects += self._costs.on_read_time(self.workers.values(), now_s)
         return effects
 
     # Outputs ----------------------------------------------------------------------------------
@@ -127,14 +181,20 @@ class Planner:
         """
         worker = self.workers[incarnation]
         try:
-            plan = self._plan(worker, now_s)
+            basis = self._basis(worker)
+            plan = next_plan(worker, basis, self._terms(basis.settled), now_s)
         except Exception as error:  # a policy from outside may raise anything
             reason = "not_finite" if isinstance(error, NotFiniteError) else "failed"
             worker.rejected[reason] += 1
             worker.next_plan_s = now_s + self.config.plan_retry_s
             return [HoldPlan(incarnation, reason, error)]
-        worker.dirty = False
-        return [] if plan is None else [PushPlan(incarnation, worker.stream, plan)]
+        worker.dirty, self.basis[incarnation] = False, basis
+        effects: list[Effect] = [] if plan is None else [PushPlan(incarnation, worker.stream, plan)]
+        found = basis.sources
+        if found.warm and not worker.warm_said:
+            worker.warm_said = True
+            effects.append(WarmStart(incarnation, worker.hello.deployment, found.sentence()))
+        return effects
 
     def planned(self, incarnation: str, now_s: float, took_s: float) -> None:
         """Planning took this long: the worker waits until all others had as much, twice over.
@@ -169,7 +229,7 @@ class Planner:
     # Inside -----------------------------------------------------------------------------------
 
     def _admit(self, hello: Hello) -> None:
-        present = {worker.hello.deployment for worker in self.workers.values()}
+        present = self._deployments()
         if hello.deployment not in present and len(present) >= self.config.max_deployments:
             raise CapacityError(f"already serving {len(present)} deployments")
         if hello.worker_incarnation not in self.workers and (
@@ -177,48 +237,47 @@ class Planner:
         ):
             raise CapacityError(f"already serving {len(self.workers)} workers")
 
-    def _plan(self, worker: WorkerState, now_s: float) -> Plan | None:
-        """A plan to push, or None where nothing worth sending changed.
+    def _remember(self, worker: WorkerState) -> None:
+        """Single rounds are kept only where a policy decides from them."""
+        settled = self.settings.of(worker.hello.deployment)
+        if not remembers_rounds((settled.policy, *settled.shadows)):
+            worker.history = None
+        elif worker.history is None:
+            sparse = any(traits.sparse for traits in worker.hello.drafters)
+            worker.history = RoundHistory(sparse)
 
-        Raises:
-            NotFiniteError: the decision holds NaN or infinite numbers.
-            Exception: whatever a policy raises.
-        """
+    def _basis(self, worker: WorkerState) -> Basis:
         own, fleet = (self._sums.get(scope, {}) for scope in scopes(worker.hello))
+        settled = self.settings.of(worker.hello.deployment)
         worker.cost_model = worker.costs.model()
-        snapshot = worker.snapshot(own, fleet)
-        decision = self.config.policy.decide(
-            snapshot, worker.cost_model, worker.hello.limits, self.config.objective
+        return Basis(
+            snapshot=replace(worker.snapshot(own, fleet), bounds=settled.bounds),
+            cost=worker.cost_model,
+            limits=worker.hello.limits,
+            settled=settled,
+            sources=sources(worker, own, fleet, cost_digest(worker.hello.identity)),
         )
-        decision = replace(decision, probe=self._with_plain(worker, decision.probe, now_s))
-        maps = next_score_maps(worker.score_maps, worker.score_values())
-        plan = assemble(decision, worker.ladder, worker.hello.limits, maps, self._terms())
-        worker.decision, worker.score_maps = decision, maps
-        if not worth_sending(worker.plan, plan):
-            return None
-        worker.version += 1
-        worker.plan, worker.planned_s = replace(plan, version=worker.version), now_s
-        return worker.plan
 
-    def _with_plain(
-        self, worker: WorkerState, probe: ProbeDirective, now_s: float
-    ) -> ProbeDirective:
-        """Asks for plain rounds only when none happened for a while: the guard needs a scale."""
-        wanted = now_s - worker.last_plain_s > self.config.plain_wanted_after_s
-        return replace(probe, plain_share=self.config.plain_share if wanted else 0.0)
-
-    def _terms(self) -> PlanTerms:
+    def _terms(self, settled: Settled) -> PlanTerms:
         """Reports come more rarely the more workers there are: about a thousand a second."""
         config = self.config
         interval_ms = max(config.report_interval_ms, len(self.workers), _LEAST_INTERVAL_MS)
         return PlanTerms(
-            policy=config.policy.name,
-            objective=config.objective.value,
+            policy=settled.policy.name,
+            objective=settled.settings.objective.value,
             report_interval_ms=min(interval_ms, _MOST_INTERVAL_MS),
             validity_ms=config.validity_ms,
             grace_ms=config.grace_ms,
-            guard=config.guard,
+            guard=settled.settings.guard,
+            plain_wanted_after_s=config.plain_wanted_after_s,
+            plain_share=config.plain_share,
         )
+
+    def _of(self, deployment: str) -> list[WorkerState]:
+        return [w for w in self.workers.values() if w.hello.deployment == deployment]
+
+    def _deployments(self) -> set[str]:
+        return {worker.hello.deployment for worker in self.workers.values()}
 
     def _used_scopes(self) -> set[str]:
         return {scope for worker in self.workers.values() for scope in scopes(worker.hello)}
@@ -230,8 +289,11 @@ class Planner:
             gone = worker.left_s is not None and now_s - worker.left_s > self.config.retention_s
             if gone and not worker.pending:
                 del self.workers[incarnation]
+                self.basis.pop(incarnation, None)
+                self.shadows.forget(incarnation)
                 effects.append(ForgetWorker(incarnation))
-        present = {worker.hello.deployment for worker in self.workers.values()}
+        present = self._deployments()
+        self.settings.keep_only(present)
         self._classes = {name: c for name, c in self._classes.items() if name in present}
         for scope in self._sums.keys() - self._used_scopes():
             del self._sums[scope]

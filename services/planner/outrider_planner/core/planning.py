@@ -1,7 +1,6 @@
-"""From a worker's state and its deployment's settings to a decision, and what it rests on.
+"""From a worker's state and its deployment's settings to its next plan, and what it rests on.
 
-Knows what a decision is made from. Does not know streams, stores, or whether a plan is worth
-sending.
+Knows what a decision is made from, and what is added to it. Does not know streams or stores.
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from outrider_planner.core.assemble import PlanTerms, assemble, next_score_maps, worth_sending
 from outrider_planner.core.cost import CostModel, step_of
 from outrider_planner.core.policies import Decision, Policy, Snapshot
 from outrider_planner.core.settings_book import Settled
 from outrider_planner.core.sources import Sources
-from outrider_planner.core.types import Objective, WorkerLimits
+from outrider_planner.core.types import Objective, Plan, ProbeDirective, WorkerLimits
+from outrider_planner.core.worker_state import WorkerState
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,3 +49,35 @@ class Basis:
         else:
             snapshot = replace(self.snapshot, previous=previous)
         return policy.decide(snapshot, self.cost, self.limits, self.objective)
+
+
+def next_plan(worker: WorkerState, basis: Basis, terms: PlanTerms, now_s: float) -> Plan | None:
+    """A plan to push, or None where nothing worth sending changed; the worker keeps both.
+
+    Raises:
+        NotFiniteError: the decision holds NaN or infinite numbers.
+        Exception: whatever a policy raises. The worker's last plan stands in either case.
+    """
+    decision = basis.decide()
+    said = basis.sources.sentence()
+    decision = replace(
+        decision,
+        probe=_with_plain(worker, decision.probe, terms, now_s),
+        reason=f"{decision.reason}; {said}" if said else decision.reason,
+    )
+    maps = next_score_maps(worker.score_maps, worker.score_values())
+    plan = assemble(decision, worker.ladder, worker.hello.limits, maps, terms)
+    worker.decision, worker.score_maps = decision, maps
+    if not worth_sending(worker.plan, plan):
+        return None
+    worker.version += 1
+    worker.plan, worker.planned_s = replace(plan, version=worker.version), now_s
+    return worker.plan
+
+
+def _with_plain(
+    worker: WorkerState, probe: ProbeDirective, terms: PlanTerms, now_s: float
+) -> ProbeDirective:
+    """Asks for plain rounds only when none happened for a while: the guard needs a scale."""
+    wanted = now_s - worker.last_plain_s > terms.plain_wanted_after_s
+    return replace(probe, plain_share=terms.plain_share if wanted else 0.0)

@@ -63,32 +63,35 @@ class NormalPool:
     """Many requests: m is close to normal. All fields (K,).
 
     Zero at 0, the mean at n·d and concave between, as the exact function is: the normal's small
-    masses below 0 and above n·d are taken out by ``origin`` and ``scale``.
+    masses below 0 and above n·d are taken out by stretching it. Kept as what a lookup needs: x is
+    cut at ``size``, ``pitch``·x + ``place`` is the place in the table of the standard normal, and
+    ``scale`` times what stands there, with ``offset``, is the expectation.
     """
 
-    mean: FloatArray
-    deviation: FloatArray
     size: FloatArray
-    origin: FloatArray
+    pitch: FloatArray
+    place: FloatArray
     scale: FloatArray
+    offset: FloatArray
 
     @classmethod
     def of(cls, mean: FloatArray, deviation: FloatArray, size: FloatArray) -> NormalPool:
         """From the pool's mean, deviation and bound n·d, of any common shape."""
-        at_zero = mean + deviation * np.minimum(
-            _normal_expected_min(-mean / deviation), -mean / deviation
-        )
-        at_size = mean + deviation * _normal_expected_min((size - mean) / deviation)
-        return cls(mean, deviation, size, at_zero, mean / np.maximum(at_size - at_zero, 1e-12))
+        at_zero = mean + deviation * np.minimum(_looked_up(-mean / deviation), -mean / deviation)
+        at_size = mean + deviation * _looked_up((size - mean) / deviation)
+        stretch = mean / np.maximum(at_size - at_zero, 1e-12)
+        pitch = _STEPS_PER_UNIT / deviation
+        place = _STEPS / 2.0 - mean * pitch
+        return cls(size, pitch, place, stretch * deviation, (mean - at_zero) * stretch)
 
     def expected_min(self, x: FloatArray) -> FloatArray:
         """Close to E[min(x, m)], never above x."""
         within = np.minimum(x, _columns(self.size, x))
-        z = within - _columns(self.mean, x)
-        z *= _columns(1.0 / self.deviation, x)
-        result = _normal_expected_min(z)
-        result *= _columns(self.scale * self.deviation, x)
-        result += _columns((self.mean - self.origin) * self.scale, x)
+        result = within * _columns(self.pitch, x)
+        result += _columns(self.place, x)
+        result = _at_places(result)
+        result *= _columns(self.scale, x)
+        result += _columns(self.offset, x)
         return np.minimum(result, within, out=result)
 
 
@@ -110,6 +113,8 @@ def sparse_pools(ladder: Sequence[int], length_survival: FloatArray) -> tuple[Po
 
 def _normal_pools(requests: FloatArray, length_survival: FloatArray) -> tuple[NormalPool, ...]:
     """All at once, (N, K): the arrays of one are too small to be quick."""
+    if not requests.size:
+        return ()
     lengths = np.arange(1.0, length_survival.size + 1)
     mean = np.cumsum(length_survival)
     variance = np.cumsum((2 * lengths - 1) * length_survival) - mean**2
@@ -169,14 +174,18 @@ def _standard_table() -> FloatArray:
 
 
 _FIRST_Z, _STEPS = -6.0, 2400
+_STEPS_PER_UNIT = _STEPS / (-2.0 * _FIRST_Z)
 _TABLE = _standard_table()
 _SLOPES = np.diff(_TABLE)
 
 
-def _normal_expected_min(z: FloatArray) -> FloatArray:
-    """Linear in the table; below it, the least tabulated value, which is above z."""
-    place = z * (_STEPS / (-2.0 * _FIRST_Z))
-    place += _STEPS / 2.0
+def _looked_up(z: FloatArray) -> FloatArray:
+    """E[min(z, Z)]; below the table its least value, which is above z."""
+    return _at_places(z * _STEPS_PER_UNIT + _STEPS / 2.0)
+
+
+def _at_places(place: FloatArray) -> FloatArray:
+    """Linear in the table; overwrites the places."""
     np.maximum(place, 0.0, out=place)
     np.minimum(place, _STEPS - 1e-9, out=place)
     below = place.astype(np.int64)

@@ -39,13 +39,13 @@ class SettingsBook:
     """By deployment; ``default`` for those that nobody set."""
 
     def __init__(self, default: Settled, parse: Parse) -> None:
-        self._default = default
+        self.default = default
         self._parse = parse
         self._settled: dict[str, Settled] = {}
 
     def of(self, deployment: str) -> Settled:
         """What holds for a deployment now."""
-        return self._settled.get(deployment, self._default)
+        return self._settled.get(deployment, self.default)
 
     def settle(self, settings: DeploymentSettings) -> Settled:
         """Settings with their policies.
@@ -76,18 +76,18 @@ class SettingsBook:
         self._settled[deployment] = found
         return found.settings
 
-    def adopt(self, deployment: str, text: str) -> bool:
+    def adopt(self, deployment: str, stored: DeploymentSettings) -> bool:
         """Takes what the store holds, if it is newer; True where something changed.
 
         At one version the store is right: another planner was first there.
 
         Raises:
-            SettingsError: what it holds cannot be used here; the present settings stay.
+            SettingsError: a policy or shadow is not known; the present settings stay.
         """
-        found, present = DeploymentSettings.from_json(text), self.of(deployment).settings
-        if found.version < present.version or found == present:
+        present = self.of(deployment).settings
+        if stored.version < present.version or stored == present:
             return False
-        self._settled[deployment] = self.settle(found)
+        self._settled[deployment] = self.settle(stored)
         return True
 
     def keep_only(self, deployments: Collection[str]) -> None:

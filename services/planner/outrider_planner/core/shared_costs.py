@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, astuple, replace
 from typing import Any
 
+from outrider_planner.core.cost import CostTracker
+from outrider_planner.core.events import Effect, ReadCosts, RefuseStored, StoreCosts
 from outrider_planner.core.hellos import HelloRefusedError, check_hello
 from outrider_planner.core.types import (
     CostCurve,
@@ -21,14 +23,70 @@ from outrider_planner.core.types import (
     EngineIdentity,
     Hello,
 )
+from outrider_planner.core.worker_state import WorkerState
 
 MOST_TABLE_BYTES = 1 << 20
+# Heals a store that was flushed, and keeps tables in use from expiring.
+STORE_AGAIN_S = 600.0
 _CURVE = ("rows", "median_us", "spread_us", "samples")
 _GRID = ("requests", "draft_tokens", "median_us", "spread_us", "samples")
 
 
 class CostTableError(ValueError):
     """A text that is no cost table, or none that fits this worker."""
+
+
+class SharedCosts:
+    """What this planner stores and takes: one table per identity, the first one measured."""
+
+    def __init__(self) -> None:
+        self._stored_s: dict[str, float] = {}
+
+    def on_hello(self, worker: WorkerState, now_s: float) -> list[Effect]:
+        """A measured table is stored; a worker without one asks for the stored one."""
+        if worker.hello.cost_table is None:
+            return [] if worker.stored_table else [ReadCosts(cost_digest(worker.hello.identity))]
+        return self._store(worker, now_s)
+
+    def on_read_time(self, workers: Collection[WorkerState], now_s: float) -> list[Effect]:
+        """Tables still missed are asked for again, and those in use stored again now and then."""
+        used = {cost_digest(worker.hello.identity): worker for worker in workers}
+        self._stored_s = {d: s for d, s in self._stored_s.items() if d in used}
+        missing = {
+            cost_digest(worker.hello.identity) for worker in workers if not worker.costs.has_table
+        }
+        effects: list[Effect] = [ReadCosts(digest) for digest in sorted(missing)]
+        for worker in workers:
+            effects += self._store(worker, now_s)
+        return effects
+
+    def on_stored(
+        self, digest: str, text: str | None, workers: Collection[WorkerState]
+    ) -> list[Effect]:
+        """Gives a stored table to the workers of its identity that have none."""
+        waiting = [
+            worker
+            for worker in workers
+            if not worker.costs.has_table and cost_digest(worker.hello.identity) == digest
+        ]
+        if text is None or not waiting:
+            return []
+        try:
+            table = table_from_json(text)
+            for worker in waiting:
+                worker.costs = CostTracker(with_table(worker.hello, table), worker.ladder)
+                worker.stored_table, worker.warm_said, worker.dirty = digest, False, True
+        except CostTableError as error:
+            return [RefuseStored(digest, str(error))]
+        return []
+
+    def _store(self, worker: WorkerState, now_s: float) -> list[Effect]:
+        table, digest = worker.hello.cost_table, cost_digest(worker.hello.identity)
+        due = now_s - self._stored_s.get(digest, float("-inf")) >= STORE_AGAIN_S
+        if table is None or not table.target or not due:
+            return []
+        self._stored_s[digest] = now_s
+        return [StoreCosts(digest, table_to_json(table))]
 
 
 def cost_digest(identity: EngineIdentity) -> str:

@@ -1,4 +1,4 @@
-"""Where a plan's numbers come from: a worker's own rounds, the deployment, the fleet, a stored table.
+"""Where a plan's numbers come from: a worker's rounds, the deployment, the fleet, stored tables.
 
 Knows how much evidence each source holds and the sentence that says a worker started warm. Does
 not know how the sources are blended.
@@ -48,9 +48,7 @@ class Sources:
         return "warm start from " + " and ".join(parts) if parts else ""
 
 
-def sources(
-    worker: WorkerState, own: SlowCounts, fleet: SlowCounts, table_digest: str
-) -> Sources:
+def sources(worker: WorkerState, own: SlowCounts, fleet: SlowCounts, table_digest: str) -> Sources:
     """Sums over a worker's drafters, in its own sums and those of the store."""
     names = {traits.name for traits in worker.hello.drafters}
     cost = "none"

@@ -159,7 +159,7 @@ def _parse(name: str) -> tuple[CellKey, str, int, int] | None:
     return CellKey(drafter, request_class, int(band)), kind, int(position), int(bin_)
 
 
-def weigh(buckets_newest_first: Sequence[Mapping[str, int]]) -> dict[str, float]:
+def weigh(buckets_newest_first: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Sums over buckets, halved for every half-life of *activity* in between.
 
     The age of a bucket is its length times the number of later non-empty ones, so a quiet night

@@ -5,9 +5,13 @@ Knows what is worth showing. Does not know HTTP. Numbers that are not known are 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from outrider_planner.core.explain import Explanation
 from outrider_planner.core.planner import Planner
+from outrider_planner.core.settings import DeploymentSettings
+from outrider_planner.core.shadows import Shadow
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.worker_state import WorkerState
 
@@ -15,9 +19,10 @@ from outrider_planner.core.worker_state import WorkerState
 def deployments(planner: Planner, now_s: float) -> dict[str, Any]:
     """All deployments by name."""
     names = sorted({worker.hello.deployment for worker in planner.workers.values()})
+    default = planner.settings.default.settings
     return {
-        "policy": planner.config.policy.name,
-        "objective": planner.config.objective.value,
+        "policy": default.policy,
+        "objective": default.objective.value,
         "deployments": [deployment(planner, name, now_s) for name in names],
     }
 
@@ -31,12 +36,41 @@ def deployment(planner: Planner, name: str, now_s: float) -> dict[str, Any]:
     }
     return {
         "deployment": name,
-        "workers": [_worker(incarnation, item, now_s) for incarnation, item in found.items()],
+        "settings": settings(planner.settings.of(name).settings),
+        "workers": [
+            _worker(planner, incarnation, found[incarnation], now_s) for incarnation in found
+        ],
     }
 
 
-def _worker(incarnation: str, worker: WorkerState, now_s: float) -> dict[str, Any]:
-    hello = worker.hello
+def settings(chosen: DeploymentSettings) -> dict[str, Any]:
+    """A deployment's settings, as PUT takes them."""
+    return {**asdict(chosen), "objective": chosen.objective.value}
+
+
+def explanation(
+    planner: Planner, incarnation: str, found: Explanation, now_s: float
+) -> dict[str, Any]:
+    """Why a worker is planned as it is, beside what it measured lately."""
+    worker = planner.workers[incarnation]
+    return {
+        "deployment": worker.hello.deployment,
+        "worker": incarnation,
+        "state": _state(worker, now_s),
+        "plan_version": worker.version,
+        "plan_age_s": now_s - worker.planned_s,
+        "settings_version": planner.basis[incarnation].settled.settings.version,
+        **asdict(found),
+        "forecast": None if worker.forecast is None else _fields(worker.forecast),
+        "guard": None if worker.guard is None else _fields(worker.guard),
+        "shadows": [_shadow(item) for item in planner.shadows.of(incarnation)],
+    }
+
+
+def _worker(
+    planner: Planner, incarnation: str, worker: WorkerState, now_s: float
+) -> dict[str, Any]:
+    hello, basis = worker.hello, planner.basis.get(incarnation)
     return {
         "incarnation": incarnation,
         "address": hello.worker_address,
@@ -44,10 +78,12 @@ def _worker(incarnation: str, worker: WorkerState, now_s: float) -> dict[str, An
         "device": hello.identity.device,
         "state": _state(worker, now_s),
         "has_cost_table": worker.costs.has_table,
+        "sources": None if basis is None else _fields(basis.sources),
         "present_requests": worker.requests_at(now_s),
         "rounds": worker.rounds,
         "last_report_age_s": None if worker.last_report_s is None else now_s - worker.last_report_s,
         "plan": _plan(worker, now_s),
+        "shadows": [_shadow(item) for item in planner.shadows.of(incarnation)],
         "statistics": [_drafter(worker, traits.name) for traits in hello.drafters],
         "forecast": None if worker.forecast is None else _fields(worker.forecast),
         "guard": None if worker.guard is None else _fields(worker.guard),
@@ -86,6 +122,12 @@ def _plan(worker: WorkerState, now_s: float) -> dict[str, Any] | None:
         ],
         "probe": _fields(plan.probe),
     }
+
+
+def _shadow(item: Shadow) -> dict[str, Any]:
+    """What a policy beside the live one would do at the present load."""
+    cell = None if item.cell is None else _fields(item.cell)
+    return {"policy": item.policy, "cell": cell, "error": item.error}
 
 
 def _drafter(worker: WorkerState, name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from outrider_planner.core.policies.base import (
     Snapshot,
     draft_bound,
 )
+from outrider_planner.core.policies.history import RoundHistory
 from outrider_planner.core.sums import CellKey, Counts, batch_weight
 from outrider_planner.core.types import (
     MAX_DRAFT_TOKENS,
@@ -68,6 +69,8 @@ class WorkerState:
     pending: dict[CellKey, Counts] = field(default_factory=dict)
     totals: dict[str, Counts] = field(default_factory=dict)
     estimates: dict[str, tuple[tuple[str, ...], Estimates]] = field(default_factory=dict)
+    # Kept where a policy decides from single rounds: policies.base, ``remembers_rounds``.
+    history: RoundHistory | None = None
     cost_model: CostModel | None = None
     decision: Decision | None = None
     plan: Plan | None = None
@@ -129,6 +132,8 @@ class WorkerState:
         if len(timed):
             self.forecast = self._forecast(timed)
             self.costs.observe(timed)
+        if self.history is not None:
+            self.history.observe(rounds, report.cells)
         self._count(report)
         self.dirty = self.dirty or bool(len(rounds)) or bool(report.cells)
 
@@ -162,7 +167,8 @@ class WorkerState:
         fleet_counts = fleet.get((traits.name, "*"), nothing).view(positions, bins)
         found = estimate(own, shared, fleet_counts, traits.sparse)
         self.estimates[traits.name] = (classes, found)
-        return DrafterStatistics(traits, gain_model(found, traits.sparse), found.verified)
+        gain = gain_model(found, traits.sparse)
+        return DrafterStatistics(traits, gain, found.verified, classes, found)
 
     def _classes(self, drafter: str, slow: SlowCounts) -> tuple[str, ...]:
         """Classes seen by this worker; before it saw any, those of the deployment."""
@@ -172,7 +178,11 @@ class WorkerState:
     def snapshot(self, slow: SlowCounts, fleet: SlowCounts) -> Snapshot:
         """What a policy decides from."""
         return Snapshot(
-            self.ladder, self.present_requests, self.statistics(slow, fleet), self.decision
+            self.ladder,
+            self.present_requests,
+            self.statistics(slow, fleet),
+            self.decision,
+            rounds=self.history,
         )
 
     def score_values(self) -> list[tuple[str, str, FloatArray]]:

@@ -15,7 +15,12 @@ import grpc
 from outrider.common.v1 import common_pb2 as common
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider.planner.v1 import planner_pb2_grpc as wire_grpc
-from outrider_planner.core.hellos import CapacityError, HelloRefusedError, ProtocolVersionError
+from outrider_planner.core.hellos import (
+    CapacityError,
+    HelloRefusedError,
+    NameTakenError,
+    ProtocolVersionError,
+)
 from outrider_planner.core.types import PROTOCOL_VERSION, Hello
 from outrider_planner.rpc.codec import (
     WireError,
@@ -37,6 +42,7 @@ _MALFORMED = grpc.StatusCode.INVALID_ARGUMENT
 _REFUSALS = {
     ProtocolVersionError: grpc.StatusCode.FAILED_PRECONDITION,
     CapacityError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    NameTakenError: grpc.StatusCode.ALREADY_EXISTS,
 }
 
 

@@ -42,10 +42,11 @@ class Domain:
 CHAT = Domain.of("chat", (0.53, 0.60, 0.63, 0.67, 0.70, 0.74, 0.77))
 CODE = Domain.of("code", (0.78, 0.76, 0.77, 0.78, 0.78, 0.79, 0.80))
 MATH = Domain.of("math", (0.81, 0.83, 0.84, 0.84, 0.85, 0.85, 0.86))
+ESSAY = Domain.of("essay", (0.45, 0.40, 0.40, 0.40, 0.40, 0.40, 0.40))
 # Prompt lookup: good where it finds anything.
 EDIT = Domain("edit", (0.81, 0.74, 0.70, 0.68, 0.66, 0.64, 0.62), hit=0.84, reach=0.97)
 PROSE = Domain("prose", (0.35, 0.15, 0.07, 0.03, 0.015, 0.008, 0.004), hit=0.12, reach=0.6)
-DOMAINS = {domain.name: domain for domain in (CHAT, CODE, MATH, EDIT, PROSE)}
+DOMAINS = {domain.name: domain for domain in (CHAT, CODE, MATH, ESSAY, EDIT, PROSE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Spread:
     shared: float = 0.3
     burst: float = 0.0
     burst_keep: float = 0.95
-    score_noise: float | None = 1.0
+    score_noise: float | None = 0.5
 
 
 @cache
@@ -182,15 +183,19 @@ def score_bins(scores: FloatArray) -> IntArray:
 
 
 def auc(drafter: Drafter, requests: int = 20_000) -> float:
-    """Area under the curve of the *running* score's bin against acceptance through a position."""
+    """Area under the curve of a draft's score against its acceptance, over all drafted positions.
+
+    The score is the bin of the running score, which is what drafts are picked by.
+    """
     rng = np.random.default_rng(1)
     domain = rng.integers(0, len(drafter.domains), requests)
     logits = drafter.spread.request * rng.standard_normal(requests)
     drafts = drafter.draw(domain, logits, drafter.positions)
     accepted = rng.random((requests, 1)) < drafts.survival
-    reached = np.concatenate([np.ones((requests, 1), bool), accepted[:, :-1]], axis=1)
-    right = np.bincount(drafts.bins[reached & accepted], minlength=MAX_BINS).astype(float)
-    wrong = np.bincount(drafts.bins[reached & ~accepted], minlength=MAX_BINS).astype(float)
+    right, wrong = (
+        np.bincount(drafts.bins[mask], minlength=MAX_BINS).astype(float)
+        for mask in (accepted, ~accepted)
+    )
     below = np.cumsum(wrong) - wrong / 2
     return float((right * below).sum() / (right.sum() * wrong.sum()))
 

@@ -93,6 +93,13 @@ class Machine:
         ]
         return np.array(each)
 
+    def prepare_s(self, requests: int, drafts: int, context_tokens: float) -> float:
+        """Expected seconds of drafting and of the host: D + c."""
+        first, span = self._context
+        part = min(max((context_tokens - first) / span, 0.0), 1.0)
+        ends = self._draft[:, requests, drafts]
+        return float((1 - part) * ends[0] + part * ends[1] + self._host[requests])
+
     @staticmethod
     def _between(ends: FloatArray, part: float, place: int) -> float:
         return float((1 - part) * ends[0, place] + part * ends[1, place])

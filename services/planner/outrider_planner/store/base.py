@@ -1,12 +1,12 @@
-"""The seam to the store: integer sums, added exactly once and read back by bucket of time.
+"""The seams to the store: integer sums, values with versions, and logs that only grow.
 
 Knows what every store promises (tests/contract/store holds them to it). Does not know what the
-fields mean. A *scope* is a set of sums with a sequence of its own per writer.
+fields, values and entries mean. A *scope* is a set of sums with a sequence of its own per writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ class StoreUnavailableError(ConnectionError):
 
 
 class StoreRefusedError(StoreUnavailableError):
-    """The store answered that it will not, or with what are no sums; nothing was applied."""
+    """The store answered that it will not, or with what cannot be read; nothing was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,23 @@ class Batch:
     writer: str
     sequence: int
     fields: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A text of which the highest version counts; at one version, the first that came."""
+
+    version: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries to append to a log, in order. Resent unchanged like a ``Batch``."""
+
+    writer: str
+    sequence: int
+    entries: Sequence[str]
 
 
 class StatsStore(Protocol):
@@ -53,3 +70,38 @@ class StatsStore(Protocol):
     async def close(self) -> None:
         """Ends connections once calls in flight have finished."""
         ...
+
+
+class ValueStore(Protocol):
+    """Values by key. Both methods may raise ``StoreUnavailableError``."""
+
+    async def keep(self, key: str, value: Value, keep_s: float | None) -> Value:
+        """Keeps a value, unless its version or a newer one is there; returns what is kept now.
+
+        Compared and set in one step, so of many planners that keep one version one wins, and all
+        learn which. ``keep_s`` counts from the latest call, None is for ever.
+        """
+        ...
+
+    async def kept(self, key: str) -> Value | None:
+        """What is kept under a key, None where nothing is."""
+        ...
+
+
+class LogStore(Protocol):
+    """Logs by name. Both methods may raise ``StoreUnavailableError``."""
+
+    async def append(self, log: str, page: Page, most_entries: int) -> bool:
+        """Appends a page; False if this writer's page was applied before.
+
+        About the newest ``most_entries`` are kept, and for ``KEEP_S`` after the last one.
+        """
+        ...
+
+    async def entries(self, log: str, after: str, most: int) -> tuple[tuple[str, str], ...]:
+        """(place, text) of at most ``most`` entries behind a place ("" = the oldest), in order."""
+        ...
+
+
+class PlannerStore(StatsStore, ValueStore, LogStore, Protocol):
+    """All that a planner keeps outside itself."""

@@ -1,6 +1,6 @@
 """The only task that talks to the store: what waits is sent, what is wanted is read.
 
-Knows when to try again, and that one scope's failure is no other's. Does not know what is stored,
+Knows when to try again, and that one name's failure is no other's. Does not know what is stored,
 nor which store it is. Planning never waits for it.
 """
 
@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from enum import Enum
+from functools import partial
 
-from outrider_planner.store.base import StatsStore, StoreRefusedError, StoreUnavailableError
-from outrider_planner.store.outbox import Outbox
+from outrider_planner.store.base import (
+    PlannerStore,
+    StoreRefusedError,
+    StoreUnavailableError,
+    Value,
+)
+from outrider_planner.store.errands import (
+    Buckets,
+    Errands,
+    LogErrands,
+    Outcome,
+    SumsErrands,
+    ValueErrands,
+)
+from outrider_planner.store.outbox import Keeping
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
+__all__ = ["RETRY_S", "Buckets", "Outcome", "StoreLink"]
+
 RETRY_S = 1.0
 _FINAL_FLUSH_LIMIT_S = 5.0
-# A second scope without an answer: the store is away, and every other one would wait in vain.
+# A second name without an answer: the store is away, and every other one would wait in vain.
 _MOST_UNANSWERED = 2
 
-Buckets = tuple[Mapping[str, int], ...]
 log = get_logger(__name__)
-
-
-class Outcome(Enum):
-    """How a batch, or a read, ended; the values are those of the metrics."""
-
-    APPLIED = "applied"
-    KNOWN = "known"
-    READ = "read"
-    REFUSED = "refused"
-    UNANSWERED = "unanswered"
-    FAILED = "failed"
 
 
 class StoreLink:
@@ -40,19 +43,20 @@ class StoreLink:
 
     def __init__(
         self,
-        store: StatsStore,
+        store: PlannerStore,
         clock: Clock,
         writer: str,
         on_buckets: Callable[[str, Buckets], None],
         on_outcome: Callable[[Outcome], None],
+        on_value: Callable[[str, Value | None], None] = lambda _key, _value: None,
     ) -> None:
         self.up = False
         self._store = store
         self._clock = clock
-        self._outbox = Outbox(writer)
-        self._on_buckets = on_buckets
+        self._sums = SumsErrands(store, writer, on_buckets, on_outcome)
+        self._values = ValueErrands(store, on_value, on_outcome)
+        self._logs = LogErrands(store, writer, on_outcome)
         self._on_outcome = on_outcome
-        self._wanted: set[str] = set()
         self._troubled: set[str] = set()
         self._work = asyncio.Event()
         self._work.set()
@@ -60,25 +64,47 @@ class StoreLink:
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def log_dropped(self) -> int:
+        """Log entries that found no room while the store was away."""
+        return self._logs.dropped
+
     def put(self, scope: str, fields: Mapping[str, int]) -> None:
         """Adds sums to what will be sent."""
-        self._outbox.put(scope, fields)
+        self._sums.outbox.put(scope, fields)
         self._work.set()
 
     def want(self, scope: str) -> None:
         """Asks for a scope to be read."""
-        self._wanted.add(scope)
+        self._sums.wanted.add(scope)
         self._work.set()
+
+    def keep(self, key: str, value: Value, keep_s: float | None) -> None:
+        """Asks for a value to be kept (``ValueStore.keep``); what then is there is called back."""
+        self._values.box.keep(key, Keeping(value, keep_s))
+        self._work.set()
+
+    def ask(self, key: str) -> None:
+        """Asks for a value to be read and called back, None where nothing is kept."""
+        self._values.box.ask(key)
+        self._work.set()
+
+    def log(self, name: str, entry: str) -> None:
+        """Adds an entry to what will be appended; it goes with the next turn."""
+        self._logs.put(name, entry)
 
     def forget(self, scope: str) -> None:
         """Nobody needs this scope any more; what waits to be sent still is."""
-        self._wanted.discard(scope)
+        self._sums.wanted.discard(scope)
         self._troubled.discard(scope)
         self._store.forget(scope)
 
     def on_tick(self, now_s: float) -> None:
-        """Tries again what failed, once its time has come."""
-        if self._retry_s is not None and now_s >= self._retry_s:
+        """Sends what was logged, and tries again what failed once its time has come."""
+        if self._retry_s is None:
+            if self._logs.names():
+                self._work.set()
+        elif now_s >= self._retry_s:
             self._retry_s = None
             self._work.set()
 
@@ -107,14 +133,11 @@ class StoreLink:
                 self._retry_s = self._clock.monotonic_s() + RETRY_S
 
     async def _exchange(self) -> bool:
-        """One turn over all scopes, those that failed before last; False if any failed."""
-        names = {*self._outbox.scopes(), *self._wanted}
-        turns = [(name, self._one(name)) for name in sorted(names, key=self._turn)]
-        if not self.up and not turns:
-            turns = [("first contact", self._store.ping)]
+        """One turn over all names, those that failed before last; False if any failed."""
+        turns = self._turns()
         served = unanswered = 0
-        for scope, turn in turns:
-            outcome = await self._tried(scope, turn)
+        for name, turn in turns:
+            outcome = await self._tried(name, turn)
             served += outcome is None
             unanswered += outcome is Outcome.UNANSWERED
             if unanswered >= _MOST_UNANSWERED:
@@ -123,29 +146,17 @@ class StoreLink:
             self.up = served > 0
         return served == len(turns)
 
-    def _turn(self, scope: str) -> tuple[bool, str]:
-        return scope in self._troubled, scope
+    def _turns(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        kinds: tuple[Errands, ...] = (self._values, self._sums, self._logs)
+        turns: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            (name, partial(kind.run, name)) for kind in kinds for name in sorted(kind.names())
+        ]
+        if not self.up and not turns:
+            return [("first contact", self._store.ping)]
+        return sorted(turns, key=lambda turn: turn[0] in self._troubled)
 
-    def _one(self, scope: str) -> Callable[[], Awaitable[None]]:
-        async def turn() -> None:
-            await self._send(scope)
-            if scope in self._wanted:
-                buckets = await self._store.buckets(scope)
-                self._wanted.discard(scope)
-                self._on_buckets(scope, buckets)
-                self._on_outcome(Outcome.READ)
-
-        return turn
-
-    async def _send(self, scope: str) -> None:
-        """The unanswered batch first, then what gathered behind it."""
-        while batch := self._outbox.batch(scope):
-            applied = await self._store.add(scope, batch)
-            self._outbox.acknowledge(scope, batch)
-            self._on_outcome(Outcome.APPLIED if applied else Outcome.KNOWN)
-
-    async def _tried(self, scope: str, turn: Callable[[], Awaitable[None]]) -> Outcome | None:
-        """None, or how it failed. Nothing that a scope raises may end the task."""
+    async def _tried(self, name: str, turn: Callable[[], Awaitable[None]]) -> Outcome | None:
+        """None, or how it failed. Nothing that a turn raises may end the task."""
         try:
             await turn()
         except StoreUnavailableError as error:
@@ -154,12 +165,12 @@ class StoreLink:
         except Exception as error:
             outcome, why = Outcome.FAILED, repr(error)
         else:
-            if scope in self._troubled:
-                log.info("store serves again", scope=scope)
-            self._troubled.discard(scope)
+            if name in self._troubled:
+                log.info("store serves again", name=name)
+            self._troubled.discard(name)
             return None
-        if scope not in self._troubled:
-            log.warning("store trouble", scope=scope, outcome=outcome.value, reason=why)
-        self._troubled.add(scope)
+        if name not in self._troubled:
+            log.warning("store trouble", name=name, outcome=outcome.value, reason=why)
+        self._troubled.add(name)
         self._on_outcome(outcome)
         return outcome

@@ -1,8 +1,8 @@
-"""Keeps one stream to the planner: hello, reports and heartbeats up, plans down.
+"""Keeps one stream to a planner: hello, reports and heartbeats up, plans down.
 
 Runs on the worker's event loop. The engine never waits for it: reports come out of a ring, plans
-go into the plan book. A lost stream is opened again with jitter; until then the book's validity
-and grace decide what holds.
+go into the plan book. A lost stream is opened again with jitter, at the preferred planner or the
+next one that answers; until then the book's validity and grace decide what holds.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from outrider_worker.planner_client.convert import (
     plan_from_wire,
     reports_to_wire,
 )
+from outrider_worker.planner_client.targets import PlannerTargets
 from outrider_worker.speculate.drafter import DrafterTraits
 from outrider_worker.wire import identity_to_wire, limits_to_wire, traits_to_wire
 
@@ -75,6 +76,7 @@ class Introduction:
 class PlannerLink:
     """Counters of the connection, for the metrics."""
 
+    target: str = ""
     connected: bool = False
     connections: int = 0
     plans_applied: int = 0
@@ -88,7 +90,7 @@ class PlannerClient:
 
     def __init__(
         self,
-        target: str,
+        targets: PlannerTargets,
         token: str | None,
         introduction: Introduction,
         ring: RecordRing,
@@ -96,7 +98,7 @@ class PlannerClient:
         guard: Callable[[], GuardSnapshot],
     ) -> None:
         self.link = PlannerLink()
-        self._target = target
+        self._targets = targets
         self._metadata = token_metadata(token)
         self._introduction = introduction
         self._ring = ring
@@ -109,15 +111,29 @@ class PlannerClient:
         backoff = ReconnectBackoff()
         while True:
             try:
-                async with open_channel(self._target) as channel:
-                    await self._converse(channel, backoff)
+                await self._one_of(await self._targets.order(), backoff)
+            except OSError as error:  # no name is known
+                _log.warning("no planner", reason=str(error))
+                await asyncio.sleep(backoff.next_wait_s())
+
+    async def _one_of(self, order: list[str], backoff: ReconnectBackoff) -> None:
+        """Down the order until one has talked to us; when its stream ends, the order is new."""
+        for target in order:
+            before, self.link.target = self.link.connections, target
+            try:
+                async with open_channel(target) as channel:
+                    await self._converse(channel, target, backoff)
             except Exception as error:  # a stream can end in many ways, none ends the client
-                _log.info("planner stream ended", planner=self._target, reason=_reason(error))
+                _log.info("planner stream ended", planner=target, reason=_reason(error))
             finally:
                 self.link.connected = False
             await asyncio.sleep(backoff.next_wait_s())
+            if self.link.connections > before:
+                return
 
-    async def _converse(self, channel: grpc.aio.Channel, backoff: ReconnectBackoff) -> None:
+    async def _converse(
+        self, channel: grpc.aio.Channel, target: str, backoff: ReconnectBackoff
+    ) -> None:
         stream = self._book.open_stream()
         call = wire_grpc.PlannerServiceStub(channel).Plan(metadata=self._metadata)
         heartbeat = Heartbeat(time.monotonic())
@@ -126,6 +142,7 @@ class PlannerClient:
             asyncio.create_task(self._write(call, heartbeat)),
             # On its own: a write to a peer that has stopped reading may never return.
             asyncio.create_task(_watch(heartbeat)),
+            asyncio.create_task(self._leave(target)),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -136,6 +153,11 @@ class PlannerClient:
                 task.cancel()
             call.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _leave(self, target: str) -> None:
+        """End the stream once the planner this worker belongs to serves again."""
+        better = await self._targets.better_than(target)
+        _log.info("moving to the preferred planner", present=target, preferred=better)
 
     async def _read(
         self, call: "_Call", stream: int, heartbeat: Heartbeat, backoff: ReconnectBackoff
@@ -149,7 +171,7 @@ class PlannerClient:
                     self.link.connected = True
                     self.link.connections += 1
                     self._set_interval(response.welcome.report_interval_ms / 1e3)
-                    _log.info("planner connected", planner=self._target)
+                    _log.info("planner connected", planner=self.link.target)
                 case "plan":
                     self._apply(response.plan, stream, now_s)
                 case "heartbeat":

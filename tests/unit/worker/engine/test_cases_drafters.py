@@ -195,7 +195,7 @@ def test_a_seat_keeps_nothing_of_who_sat_there(place: str) -> None:
 )
 def test_acceptance_does_not_depend_on_neighbours(way: Way) -> None:
     """B21: counts of a request alone and among others, to the last draft."""
-    specs = [_looping(number, 60) for number in range(6)]
+    specs = [_looping(number, 50) for number in range(4)]
     together = serve(way, specs)
     for spec, answer in zip(specs, together, strict=True):
         (single,) = serve(way, [spec])

@@ -1,6 +1,7 @@
 """What single rounds brought, kept exactly as ``lightspec`` keeps it.
 
-Knows moving averages by the triple (n, B, d) and by depth. Does not know costs or decisions.
+Knows moving averages by the triple (n, B, d) and by depth, and costs as they were first measured.
+Does not know decisions.
 Source: planner.md, "The baseline to beat"; its weaknesses are meant.
 """
 
@@ -10,8 +11,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from outrider_planner.core.cost import CostModel, CostTracker, request_ladder
 from outrider_planner.core.sums import CellKey, Counts
-from outrider_planner.core.types import MAX_DRAFT_TOKENS, BoolArray, FloatArray, RoundColumns
+from outrider_planner.core.types import (
+    MAX_DRAFT_TOKENS,
+    BoolArray,
+    FloatArray,
+    Hello,
+    RoundColumns,
+)
 
 OLD_WEIGHT = 0.9
 # At one n. Beyond it the pairs that were seen first are forgotten first.
@@ -24,12 +32,22 @@ class RoundHistory:
     Nothing ages but by its own samples, and the first sample of a cell is believed as it is.
     """
 
-    def __init__(self, sparse: bool = False) -> None:
-        """``sparse``: short pools are this drafter's nature, no sign of a new request."""
+    def __init__(self, sparse: bool = False, costs: CostModel | None = None) -> None:
+        """``sparse``: short pools are this drafter's nature, no sign of a new request.
+
+        ``costs``: as measured before the first round, at the shortest context, never corrected.
+        """
+        self.costs = costs
         self._sparse = sparse
         self._progress: dict[int, dict[tuple[int, int], float]] = {}
         self._survival = np.ones(MAX_DRAFT_TOKENS)
         self._seen = np.zeros(MAX_DRAFT_TOKENS, dtype=bool)
+
+    @classmethod
+    def of(cls, hello: Hello) -> RoundHistory:
+        """Of a worker that has run nothing yet."""
+        costs = CostTracker(hello, request_ladder(hello.limits.max_running_requests)).model()
+        return cls(any(traits.sparse for traits in hello.drafters), costs)
 
     def observe(self, rounds: RoundColumns, cells: Sequence[tuple[CellKey, Counts]]) -> None:
         """Takes in one report's rounds, oldest first, and its outcomes by position.
@@ -63,9 +81,7 @@ class RoundHistory:
     def _counted(self, rounds: RoundColumns) -> BoolArray:
         if self._sparse:
             return np.ones(len(rounds), dtype=bool)
-        full: BoolArray = (
-            rounds.pool_tokens == rounds.requests * rounds.carried_draft_tokens
-        )
+        full: BoolArray = rounds.pool_tokens == rounds.requests * rounds.carried_draft_tokens
         return full
 
     def _observe_depths(

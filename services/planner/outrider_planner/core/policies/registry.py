@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from outrider_planner.core.policies.base import Policy
+from outrider_planner.core.policies.dspark import DsparkPolicy
+from outrider_planner.core.policies.lightspec import LightspecPolicy
 from outrider_planner.core.policies.static import OffPolicy, StaticPolicy
+from outrider_planner.core.policies.table import TablePolicy
 from outrider_planner.core.policies.two_stage import TwoStagePolicy
 from outrider_planner.core.types import MAX_DRAFT_TOKENS
 
@@ -30,6 +33,8 @@ def parse(text: str, outside: Mapping[str, Factory] | None = None) -> Policy:
     name, _, argument = text.strip().partition(":")
     factories = {**(outside or {}), **{key: factory for key, (_, factory) in _BUILT_IN.items()}}
     known = ", ".join([*(usage for usage, _ in _BUILT_IN.values()), *sorted(outside or ())])
+    if name == "oracle":
+        factories[name] = _oracle
     if name not in factories:
         raise UnknownPolicyError(f"unknown policy {text!r}; known are {known}")
     try:
@@ -44,6 +49,10 @@ def _static(argument: str) -> Policy:
     return StaticPolicy(int(argument))
 
 
+def _oracle(argument: str) -> Policy:
+    raise ValueError("runs in simulations only: it is handed the true survivals")
+
+
 def _plain(policy: Policy) -> Factory:
     def factory(argument: str) -> Policy:
         if argument:
@@ -55,6 +64,9 @@ def _plain(policy: Policy) -> Factory:
 
 _BUILT_IN: Mapping[str, tuple[str, Factory]] = {
     "two_stage": ("two_stage", _plain(TwoStagePolicy())),
+    "lightspec": ("lightspec", _plain(LightspecPolicy())),
+    "dspark": ("dspark", _plain(DsparkPolicy())),
+    "table": ("table:n=K,n=K,…", TablePolicy.parse),
     "static": ("static:K", _static),
     "off": ("off", _plain(OffPolicy())),
 }

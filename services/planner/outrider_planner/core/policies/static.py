@@ -23,18 +23,17 @@ class StaticPolicy:
         self, snapshot: Snapshot, cost: CostModel | None, limits: WorkerLimits, objective: Objective
     ) -> Decision:
         """Bounded by what each drafter and the worker can do."""
+        wanted = snapshot.bounds.capped(self.draft_tokens)
         drafters = tuple(
             fixed_decision(
-                item.traits.name,
-                snapshot.ladder,
-                draft_bound(item.traits, limits),
-                self.draft_tokens,
-                limits,
+                item.traits.name, snapshot.ladder, draft_bound(item.traits, limits), wanted, limits
             )
             for item in snapshot.drafters
         )
-        reason = f"{self.name}: {self.draft_tokens} drafts at every load, by configuration"
-        return Decision(drafters, ProbeDirective(), reason)
+        planned = max((int(item.draft_tokens.max()) for item in drafters), default=0)
+        bound = "" if planned == self.draft_tokens else f", bounded from {self.draft_tokens}"
+        reason = f"{self.name}: {planned or 'no'} drafts at every load, by configuration{bound}"
+        return Decision(drafters, ProbeDirective(), reason, snapshot.bounds.class_rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +56,4 @@ class OffPolicy:
             )
             for item in snapshot.drafters
         )
-        return Decision(drafters, ProbeDirective(), f"off: {self.why}")
+        return Decision(drafters, ProbeDirective(), f"off: {self.why}", snapshot.bounds.class_rules)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider_planner.core.cost import CostModel, step_of
-from outrider_planner.core.policies.base import Decision, DrafterStatistics, Snapshot
+from outrider_planner.core.policies.base import Bounds, Decision, DrafterStatistics, Snapshot
+from outrider_planner.core.policies.rules import latency_bound
 from outrider_planner.core.policies.static import OffPolicy
-from outrider_planner.core.search import DrafterDecision, decide
+from outrider_planner.core.search import TIE_RATIO, DrafterDecision, Terms, decide
 from outrider_planner.core.types import FloatArray, Objective, ProbeDirective, WorkerLimits
 
 PROBE_DRAFT_TOKENS = 2
@@ -40,13 +41,42 @@ class TwoStagePolicy:
         if not snapshot.drafters:
             return OffPolicy("the worker has no drafter").decide(snapshot, cost, limits, objective)
         before = {item.drafter: item for item in _previous(snapshot)}
+        bounded = objective is Objective.LATENCY
         found = [
-            decide(item.traits.name, item.gain, cost, before.get(item.traits.name))
+            decide(
+                item.traits.name,
+                item.gain,
+                cost,
+                before.get(item.traits.name),
+                _terms(item, snapshot.bounds, bounded),
+            )
             for item in snapshot.drafters
         ]
         present = int(step_of(snapshot.ladder, np.array([max(snapshot.present_requests, 1)]))[0])
         probe = _probe(found, cost, present)
-        return Decision(tuple(found), probe, _reason(found, snapshot.drafters, cost, present))
+        reason = _reason(found, snapshot.drafters, cost, present)
+        if bounded and snapshot.bounds.latency_bound_s is not None:
+            reason += _latency(found, snapshot.bounds.latency_bound_s, present)
+        return Decision(tuple(found), probe, reason, snapshot.bounds.class_rules)
+
+
+def _terms(item: DrafterStatistics, bounds: Bounds, bounded: bool) -> Terms:
+    return Terms(
+        max_draft_tokens=bounds.max_draft_tokens,
+        chains=item.verified,
+        latency=latency_bound(item, bounds) if bounded else None,
+    )
+
+
+def _latency(found: list[DrafterDecision], bound_s: float, present: int) -> str:
+    """Whether the bound on latency is predicted to hold at the present n."""
+    token_s = max(float(item.token_s[present]) for item in found if item.token_s is not None)
+    if token_s <= bound_s * (1.0 + TIE_RATIO):
+        return f"; {token_s * 1e3:.1f} ms between tokens, bound {bound_s * 1e3:.1f} ms"
+    return (
+        f"; the bound of {bound_s * 1e3:.1f} ms between tokens is out of reach, "
+        f"{token_s * 1e3:.1f} ms is nearest"
+    )
 
 
 def _previous(snapshot: Snapshot) -> tuple[DrafterDecision, ...]:

@@ -1,0 +1,141 @@
+"""``/v1`` of the side port: what the planner knows, why it plans so, and what an operator sets.
+
+Knows routes and status codes. Reads answer without a token where that is allowed at all; writes
+want it wherever one is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.exceptions import HTTPException
+
+from outrider_planner.core import views
+from outrider_planner.core.explain import explain
+from outrider_planner.core.planning import Basis
+from outrider_planner.core.settings import (
+    DeploymentSettings,
+    SettingsConflictError,
+    SettingsError,
+)
+from outrider_planner.core.shared_costs import CostTableError
+from outrider_planner.core.whatif import Answer, answer
+from outrider_planner.core.worker_state import WorkerState
+from outrider_planner.http_models import SettingsBody, WhatIfBody
+from outrider_planner.service import PlannerService
+
+MOST_REQUESTS = 65_536
+# Questions are computed beside the event loop, one at a time; so many more may wait.
+MOST_WAITING = 4
+
+
+def routes(service: PlannerService, token: str | None, open_reads: bool) -> APIRouter:
+    """``open_reads``: GET needs no token even where one is set."""
+
+    async def bearer(request: Request) -> None:
+        reads = open_reads and request.method == "GET"
+        if token and not reads and not _presents(request, token):
+            raise HTTPException(401, "missing or wrong token", {"WWW-Authenticate": "Bearer"})
+
+    found = APIRouter(prefix="/v1", dependencies=[Depends(bearer)])
+    _add_settings(found, service)
+    _add_evidence(found, service)
+    _add_state(found, service)
+    return found
+
+
+def _add_state(routes: APIRouter, service: PlannerService) -> None:
+    """Last, because a deployment's name may hold slashes."""
+
+    @routes.get("/deployments")
+    async def deployments() -> dict[str, Any]:
+        return views.deployments(service.planner, service.now_s())
+
+    @routes.get("/deployments/{name:path}")
+    async def deployment(name: str) -> dict[str, Any]:
+        _workers(service, name)
+        return views.deployment(service.planner, name, service.now_s())
+
+
+def _add_settings(routes: APIRouter, service: PlannerService) -> None:
+    @routes.get("/deployments/{name:path}/settings")
+    async def settings(name: str) -> DeploymentSettings:
+        _workers(service, name)
+        return service.planner.settings.of(name).settings
+
+    @routes.put("/deployments/{name:path}/settings")
+    async def put_settings(name: str, body: SettingsBody) -> DeploymentSettings:
+        _workers(service, name)
+        with _refusals():
+            present = service.planner.settings.of(name).settings
+            return service.put_settings(name, body.settings(present.version))
+
+
+def _add_evidence(routes: APIRouter, service: PlannerService) -> None:
+    turn, waiting = asyncio.Semaphore(1), asyncio.Semaphore(1 + MOST_WAITING)
+
+    @routes.get("/deployments/{name:path}/explain")
+    async def why(
+        name: str,
+        n: Annotated[int | None, Query(ge=1, le=MOST_REQUESTS)] = None,
+        worker: str | None = None,
+    ) -> dict[str, Any]:
+        incarnation, state, basis = _planned(service, name, worker)
+        assert state.decision is not None
+        found = explain(basis, state.decision, n)
+        return views.explanation(service.planner, incarnation, found, service.now_s())
+
+    @routes.post("/deployments/{name:path}/whatif")
+    async def what_if(name: str, body: WhatIfBody) -> Answer:
+        _, state, basis = _planned(service, name, body.worker)
+        assert state.decision is not None
+        if waiting.locked():
+            raise HTTPException(429, "too many questions at once", {"Retry-After": "1"})
+        with _refusals():
+            question, parse = body.question(), service.planner.config.parse
+            async with waiting, turn:
+                return await asyncio.to_thread(
+                    answer, question, basis, state.decision, state.hello, parse
+                )
+
+
+def _workers(service: PlannerService, name: str) -> dict[str, WorkerState]:
+    found = {i: w for i, w in service.planner.workers.items() if w.hello.deployment == name}
+    if not found:
+        raise HTTPException(404, f"no deployment is known by the name {name!r}")
+    return found
+
+
+def _planned(
+    service: PlannerService, name: str, incarnation: str | None
+) -> tuple[str, WorkerState, Basis]:
+    """The worker asked for, or the busiest one that has a plan, and what that was made from."""
+    workers = _workers(service, name)
+    if incarnation is not None and incarnation not in workers:
+        raise HTTPException(404, f"{name!r} has no worker {incarnation!r}")
+    planned = {i: w for i, w in workers.items() if i in service.planner.basis}
+    chosen = incarnation or max(planned, key=lambda i: planned[i].present_requests, default=None)
+    if chosen is None or chosen not in planned:
+        raise HTTPException(409, "nothing was planned yet")
+    return chosen, planned[chosen], service.planner.basis[chosen]
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """The core's refusals as statuses, with its words."""
+    try:
+        yield
+    except SettingsConflictError as error:
+        raise HTTPException(409, str(error)) from error
+    except (SettingsError, CostTableError) as error:
+        raise HTTPException(400, str(error)) from error
+
+
+def _presents(request: Request, token: str) -> bool:
+    given = request.headers.get("authorization", "").encode()
+    return hmac.compare_digest(given, f"Bearer {token}".encode())

@@ -1,0 +1,239 @@
+"""The claims that the simulator must bear out: each with its target, its value and its interval.
+
+Knows how a claim is measured from runs. Does not know how runs are spread over processes, nor how
+claims are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from outrider_planner.core.types import FloatArray
+from outrider_planner.sim.baselines import frozen_at, likely_best_lengths
+from outrider_planner.sim.cells import CellResult
+from outrider_planner.sim.contenders import CLAIRVOYANT, OFF, Interval, in_parallel, run_of
+from outrider_planner.sim.scenarios import Scenario, churn, dip, mixed, ramp, switch
+
+# Rounds after a shift within which a policy must be back, and those it is then measured over.
+RECOVERY_ROUNDS, JUDGED_ROUNDS = 50, 100
+_LIGHT_LOAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One row of the report. ``at_most``: the value must not exceed the target."""
+
+    claim: str
+    target: float
+    value: float
+    low: float
+    high: float
+    at_most: bool = False
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        """By the mean over repetitions."""
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+    def as_json(self) -> dict[str, object]:
+        """As `--json` writes it."""
+        return {
+            "claim": self.claim,
+            "target": self.target,
+            "value": round(self.value, 4),
+            "low": round(self.low, 4),
+            "high": round(self.high, 4),
+            "met": self.met,
+            "note": self.note,
+        }
+
+
+def claim_of(
+    text: str, target: float, values: FloatArray, *, at_most: bool = False, note: str = ""
+) -> Claim:
+    """A claim about the mean of one value per repetition."""
+    found = Interval.of(values)
+    return Claim(text, target, found.value, found.low, found.high, at_most, note)
+
+
+# Steady loads -------------------------------------------------------------------------------
+
+
+def steady_claims(results: Sequence[CellResult]) -> list[Claim]:
+    """Everything that is said of every cell, and of their mean."""
+    by_static = [item.ratio("two_stage", item.best_static()) for item in results]
+    light = [
+        ratio
+        for item, ratio in zip(results, by_static, strict=True)
+        if item.cell.requests <= _LIGHT_LOAD
+    ]
+    regrets = np.stack([item.regret() for item in results])
+    learned = [item.ratio("two_stage", "lightspec") for item in results]
+    off = [item.ratio("two_stage", OFF) for item in results]
+    return [
+        _worst("best static K in hindsight, worst steady cell", 0.99, results, by_static),
+        claim_of(
+            "best static K in hindsight, mean of steady cells",
+            1.01,
+            np.stack(by_static).mean(axis=0),
+            note=_reached(results),
+        ),
+        _worst("off, worst steady cell", 0.99, results, off),
+        _worst("literal lightspec, worst steady cell", 0.995, results, learned),
+        claim_of(
+            "tax at n ≤ 16 against best static, mean",
+            0.01,
+            1.0 - np.stack(light).mean(axis=0),
+            at_most=True,
+        ),
+        claim_of(
+            "regret to the clairvoyant after 200 rounds from nothing, mean",
+            0.02,
+            regrets.mean(axis=0),
+            at_most=True,
+            note=_worst_regret(results),
+        ),
+    ]
+
+
+def _worst(
+    text: str, target: float, results: Sequence[CellResult], ratios: Sequence[FloatArray]
+) -> Claim:
+    place = int(np.argmin([float(ratio.mean()) for ratio in ratios]))
+    cell = results[place].cell
+    reached = float(results[place].ratio(CLAIRVOYANT, results[place].best_static()).mean())
+    note = f"{cell.machine}, {cell.text}, n={cell.requests}; clairvoyant / static {reached:.3f}"
+    return claim_of(text, target, ratios[place], note=note)
+
+
+def _reached(results: Sequence[CellResult]) -> str:
+    reached = [float(r.ratio(CLAIRVOYANT, r.best_static()).mean()) for r in results]
+    return f"the clairvoyant reaches {np.mean(reached):.4f}"
+
+
+def _worst_regret(results: Sequence[CellResult]) -> str:
+    worst = max(results, key=lambda item: float(item.regret().mean()))
+    cell, regret = worst.cell, float(worst.regret().mean())
+    return f"worst {regret:.3f} at {cell.machine}, {cell.text}, n={cell.requests}"
+
+
+# Scores -------------------------------------------------------------------------------------
+
+
+def score_claims(seeds: int, processes: int) -> list[Claim]:
+    """What picking by scores gains over the best fixed length, at n = 64, 96, 128."""
+    found = []
+    for noise, target, text in (
+        (0.5, 1.05, "informative scores (AUC 0.85), n = 64–128, 14B, against best static"),
+        (0.0, 1.08, "perfect scores, n = 64–128, 14B, against best static"),
+    ):
+        scenarios = [
+            replace(mixed("h200_14b", n, noise), rounds=400, skip_rounds=100)
+            for n in (64, 96, 128)
+        ]
+        ours = np.stack([against_static(s, seeds, processes) for s in scenarios])
+        best = np.stack([against_static(s, seeds, processes, CLAIRVOYANT) for s in scenarios])
+        note = f"clairvoyant {best.mean():.3f}; by n: {_listed(ours.mean(axis=1))}"
+        found.append(claim_of(text, target, ours.mean(axis=0), note=note))
+    return found
+
+
+def against_static(
+    scenario: Scenario, seeds: int, processes: int, contender: str = "two_stage"
+) -> FloatArray:
+    """Rate relative to the fixed length that is best over all seeds, by seed."""
+    names = sorted({OFF, *(f"static:{k}" for k in likely_best_lengths(scenario, 3))})
+    statics = {name: rates(scenario, name, seeds, processes) for name in names}
+    best = max(statics.values(), key=lambda values: float(values.mean()))
+    return rates(scenario, contender, seeds, processes) / best
+
+
+def rates(
+    scenario: Scenario, contender: str, seeds: int, processes: int, last: int | None = None
+) -> FloatArray:
+    """Tokens per second over the measured rounds, by seed."""
+    jobs = [(scenario, contender, seed, last) for seed in range(seeds)]
+    return np.array(in_parallel(_rate, jobs, processes))
+
+
+def _rate(scenario: Scenario, contender: str, seed: int, last: int | None) -> float:
+    return run_of(scenario, contender, seed).rate(last=last)
+
+
+# Fixed work ---------------------------------------------------------------------------------
+
+
+def ramp_claims(seeds: int, processes: int, most: int = 7) -> list[Claim]:
+    """Load 1 → 256 → 1 as fixed work: each metric against the fixed length best on it."""
+    scenario = ramp()
+    contenders = ["two_stage", *(f"static:{k}" for k in range(most + 1))]
+    jobs = [(scenario, name, seed) for name in contenders for seed in range(seeds)]
+    found = np.array(in_parallel(_work, jobs, processes)).reshape(len(contenders), seeds, 2)
+    claims = []
+    for metric, text in enumerate(("device-busy time", "mean time per output token")):
+        means = found[1:, :, metric].mean(axis=1)
+        best = int(means.argmin())
+        ratio = found[1 + best, :, metric] / found[0, :, metric]
+        note = f"best static K = {best}; by K, relative to it: {_listed(means / means.min())}"
+        claims.append(claim_of(f"ramp 1 → 256 → 1, {text}, best static / ours", 1.12, ratio,
+                               note=note))
+    return claims
+
+
+def _work(scenario: Scenario, contender: str, seed: int) -> tuple[float, float]:
+    run = run_of(scenario, contender, seed)
+    return run.busy_s, run.token_s
+
+
+# Shifts, dips, churn ------------------------------------------------------------------------
+
+
+def recovery_claims(seeds: int, processes: int) -> list[Claim]:
+    """After the text changed: back to what the clairvoyant has in the new world, in time."""
+    kept: list[tuple[str, FloatArray]] = []
+    for n in (1, 2, 8, 32, 128):
+        for back in (False, True):
+            wait = max(RECOVERY_ROUNDS, -(-400 // n))
+            changed = switch(requests=n, back=back)
+            first = changed.shifts[-1].first_round + wait
+            judged = replace(changed, skip_rounds=first, rounds=first + JUDGED_ROUNDS)
+            known = replace(frozen_at(judged, first), warm=True)
+            ours = rates(judged, "two_stage", seeds, processes)
+            best = rates(known, CLAIRVOYANT, seeds, processes)
+            kept.append((f"n={n} {'to code' if back else 'to chat'}", ours / best.mean()))
+    worst = min(kept, key=lambda item: float(item[1].mean()))
+    note = f"worst: {worst[0]}; " + ", ".join(f"{k} {float(v.mean()):.3f}" for k, v in kept)
+    text = "clairvoyant's rate reached after a shift, in 50 rounds or 400 request-rounds, worst"
+    return [claim_of(text, 0.95, worst[1], note=note)]
+
+
+def lightspec_claims(seeds: int, processes: int) -> list[Claim]:
+    """Where the published planner fails: it stays off after a dip and starves under churn."""
+    claims = []
+    cases: tuple[tuple[str, Sequence[Callable[[], Scenario]]], ...] = (
+        ("after an acceptance dip", [lambda n=n: dip(requests=n) for n in (4, 16, 48)]),
+        ("under churn", [lambda n=n: churn(requests=n) for n in (64, 128, 256)]),
+    )
+    for text, makers in cases:
+        scenarios = [make() for make in makers]
+        ratios = np.stack(
+            [
+                rates(s, "two_stage", seeds, processes) / rates(s, "lightspec", seeds, processes)
+                for s in scenarios
+            ]
+        )
+        note = "by scenario: " + ", ".join(
+            f"{s.name} {ratio:.3f}" for s, ratio in zip(scenarios, ratios.mean(axis=1), strict=True)
+        )
+        claims.append(
+            claim_of(f"literal lightspec {text}, mean", 1.3, ratios.mean(axis=0), note=note)
+        )
+    return claims
+
+
+def _listed(values: FloatArray) -> str:
+    return ", ".join(f"{float(value):.3f}" for value in values)
