@@ -28,11 +28,11 @@ test: setup
 	@scripts/ensure-redis.sh
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
-# The five laws over all options, drafters, lengths, devices and families (about half an hour).
+# The five laws over all options, drafters, lengths, devices and families (a quarter of an hour).
 test-matrix: setup
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m matrix tests/matrix $(ARGS)
 
-# Thousands of rounds at random load, a quarter of an hour and more; `make test` has a short form.
+# Thousands of rounds at random load, some ten minutes; `make test` has a short form.
 SOAK_ROUNDS ?= 20000
 soak: setup
 	@OMP_NUM_THREADS=1 OUTRIDER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest tests/soak \

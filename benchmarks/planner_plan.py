@@ -95,7 +95,7 @@ def measured(case: Case, runs: int) -> tuple[Series, Series]:
     worker = planner.workers["bench"]
     warm_up = 10
     for run in range(runs + warm_up):
-        worker.fast = {("drafter", "greedy"): _counts(case, rng)}
+        worker.evidence.fast = {("drafter", "greedy"): _counts(case, rng)}
         worker.present_requests = int(rng.integers(1, case.requests))
         worker.dirty = True
         began_s, cpu_s = time.perf_counter(), time.thread_time()

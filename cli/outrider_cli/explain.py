@@ -86,6 +86,8 @@ def _drafter(drafter: Mapping[str, Any]) -> Iterator[str]:
         yield from _table([_COLUMNS, *rows])
     else:
         yield "  no costs were measured, so nothing has a price"
+    if drafter["note"]:
+        yield f"  {drafter['note']}"
     survival = " ".join(f"{value:.2f}" for value in drafter["survival"])
     yield f"  survival by position  {survival or 'unknown'}"
     yield f"  from {drafter['verified']:.0f} verified drafts of this worker (decayed count)"

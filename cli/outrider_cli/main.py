@@ -23,6 +23,8 @@ from outrider_cli.replay import render as render_replay
 from outrider_cli.replay import replay as replay_log
 from outrider_cli.replay import values as replay_values
 from outrider_cli.report import Console, StateFile
+from outrider_cli.simulate import DEFAULT_POLICIES, SimulateOptions
+from outrider_cli.simulate import simulate as run_simulation
 from outrider_cli.stack import build_stack
 from outrider_cli.supervisor import Supervisor
 from outrider_runtime import __version__
@@ -46,6 +48,16 @@ def _port(help_text: str, setting: str) -> Any:
     return _flag(help_text, setting, min=1, max=65535)
 
 
+DecisionLog = Annotated[
+    str, _flag("File for `outrider replay`, or off.", "OUTRIDER_PLANNER_DECISION_LOG")
+]
+DECISION_LOG = default_decision_log()
+Threads = Annotated[
+    int | None,
+    _flag("CPU threads per worker (default: cores / workers).", "OUTRIDER_WORKER_THREADS", min=1),
+]
+
+
 @contextmanager
 def _clear_errors() -> Iterator[None]:
     """End with the message alone: exit code 2 for the caller's mistakes, 1 for the stack's."""
@@ -67,7 +79,7 @@ def up(
     ] = "ngram",
     policy: Annotated[
         str,
-        _flag("How drafts are planned: two_stage, static:K or off.", "OUTRIDER_PLANNER_POLICY"),
+        _flag("How drafts are planned: two_stage, static:K, off, …", "OUTRIDER_PLANNER_POLICY"),
     ] = "two_stage",
     max_draft: Annotated[
         int, _flag("Longest draft, in tokens.", "OUTRIDER_WORKER_MAX_DRAFT", min=0, max=32)
@@ -81,12 +93,7 @@ def up(
     kv_gib: Annotated[
         float, _flag("KV cache per worker, in GiB.", "OUTRIDER_WORKER_KV_GIB", min=0.001)
     ] = 1.0,
-    threads: Annotated[
-        int | None,
-        _flag(
-            "CPU threads per worker (default: cores / workers).", "OUTRIDER_WORKER_THREADS", min=1
-        ),
-    ] = None,
+    threads: Threads = None,
     host: Annotated[
         str, _flag("Address the router listens on.", "OUTRIDER_ROUTER_HOST")
     ] = LOOPBACK,
@@ -104,13 +111,7 @@ def up(
         int,
         _port("First worker's metrics port; the next follow.", "OUTRIDER_WORKER_METRICS_PORT"),
     ] = 7180,
-    decision_log: Annotated[
-        str,
-        _flag(
-            "File of the planner's decisions, for `outrider replay`, or off.",
-            "OUTRIDER_PLANNER_DECISION_LOG",
-        ),
-    ] = default_decision_log(),
+    decision_log: DecisionLog = DECISION_LOG,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _flag("Least level shown.", "OUTRIDER_LOG_LEVEL"),
@@ -193,6 +194,44 @@ def replay(
     with _clear_errors():
         found = replay_log(log, policy or [], planner_incarnation, worker, spans)
         typer.echo(json.dumps(replay_values(found)) if as_json else render_replay(found))
+
+
+@app.command()
+def simulate(
+    scenarios: Annotated[
+        list[str] | None, typer.Argument(help="Scenarios by name; none lists them.")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="'targets': every claim of the planner, with intervals.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Who plays; several times. Default: {', '.join(DEFAULT_POLICIES)}."),
+    ] = None,
+    repetitions: Annotated[int | None, typer.Option(help="Seeds per contender.", min=1)] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="A built-in cost table, or the JSON file of one.")
+    ] = None,
+    requests: Annotated[int | None, typer.Option(help="Requests at once.", min=1, max=256)] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Results for programs.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for one SVG per scenario.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Default: one per core.", min=1)] = None,
+) -> None:
+    """Play policies against worlds whose truth is known; exit code 1 if a target is missed."""
+    options = SimulateOptions(
+        tuple(scenarios or ()),
+        suite,
+        tuple(policy or DEFAULT_POLICIES),
+        repetitions,
+        machine,
+        requests,
+        json_file,
+        plots,
+        processes,
+    )
+    with _clear_errors():
+        if not run_simulation(options):
+            raise typer.Exit(1)
 
 
 @app.command()

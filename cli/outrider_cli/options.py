@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from outrider_cli.demo import DEMO
@@ -10,7 +11,8 @@ from outrider_cli.errors import CommandError
 
 LOOPBACK = "127.0.0.1"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_STATIC_POLICY = re.compile(r"static:\d+")
+_POLICY = re.compile(r"two_stage|lightspec|dspark|off|static:\d+|table:\S+")
+_POLICY_GROUP = "outrider.policies"
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,21 @@ class StackOptions:
     restart: bool = True
 
     def __post_init__(self) -> None:
-        if self.policy not in ("two_stage", "off") and not _STATIC_POLICY.fullmatch(self.policy):
+        if not _POLICY.fullmatch(self.policy) and not _is_installed_policy(self.policy):
             raise CommandError(
-                f"unknown policy {self.policy!r}: choose two_stage, off or static:K (static:3)"
+                f"unknown policy {self.policy!r}: choose two_stage, lightspec, dspark, "
+                "table:n=K,n=K,…, static:K (static:3) or off"
             )
 
     @property
     def threads_per_worker(self) -> int:
         """CPU threads of one worker's forward; the cores are shared out evenly by default."""
         return self.threads or max(1, (os.cpu_count() or 1) // self.workers)
+
+
+def _is_installed_policy(text: str) -> bool:
+    """Whether a package announces it; the planner checks what follows the colon."""
+    return any(p.name == text.partition(":")[0] for p in entry_points(group=_POLICY_GROUP))
 
 
 def default_decision_log() -> str:

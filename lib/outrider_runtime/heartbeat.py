@@ -37,6 +37,10 @@ class Heartbeat:
         self._sequence += 1
         return self._sequence
 
+    def wait_s(self, now_s: float) -> float:
+        """Until the next one is due."""
+        return max(self._next_send_s - now_s, 0.0)
+
     def expired(self, now_s: float) -> bool:
         """True once nothing has been heard for the deadline; to be asked every second or so.
 

@@ -5,7 +5,7 @@ for hours.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 from outrider_worker.engine.inbox import DropOwner, EndAll
@@ -151,11 +151,11 @@ class Watched(Bench):
 
     def _check_forgotten(self) -> None:
         """Nothing is kept by request."""
-        feed = self.engine._drafting.feed
-        assert feed is None or not (feed._fed_tokens or feed._idle_rounds)
-        assert not (self.pages._hits or self.pages.cache._progress)
-        scheduler = self.scheduler
-        assert not (scheduler._by_key or scheduler._ages or scheduler._admission._awaited)
+        feed, scheduler = self.engine._drafting.feed, self.scheduler
+        kept: list[Sized] = [self.pages._hits, self.pages.cache._progress]
+        kept += [scheduler._by_key, scheduler._ages, scheduler._admission._awaited]
+        kept += [feed._fed_tokens, feed._idle_rounds] if feed else []
+        assert [len(each) for each in kept] == [0] * len(kept)
 
     def _prefill_steps(self) -> int:
         return -(-LONGEST_PROMPT_TOKENS // self._limits.chunk_tokens)

@@ -7,17 +7,55 @@ known is not exported: no series holds a stand-in or an old value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from outrider_planner.core.events import ReportOutcome
 from outrider_planner.core.shadows import Shadow
-from outrider_planner.core.worker_state import WorkerState
+from outrider_planner.core.worker_state import Forecast, WorkerState
 from outrider_runtime.metrics import new_registry
 
 _PREFIX = "outrider_planner"
+_WAITS_S = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_WORKER, _DRAFTER, _POLICY = ("worker",), ("worker", "drafter"), ("worker", "policy")
+_GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "draft_length": ("Tokens drafted per request at the present load.", _DRAFTER),
+    "verify_rows": ("Rows of the target forward at the present load.", _DRAFTER),
+    "rate_vs_off_ratio": ("Predicted rate over the rate without drafts.", _DRAFTER),
+    "calibration_error_ratio": (
+        "Mean distance of predicted from realised acceptance, by score bin.",
+        _DRAFTER,
+    ),
+    "predicted_accepted_tokens": ("Drafts accepted per round, predicted.", _WORKER),
+    "realised_accepted_tokens": ("Drafts accepted per round, realised.", _WORKER),
+    "predicted_round_seconds": ("Length of a round, predicted.", _WORKER),
+    "measured_round_seconds": ("Length of a round, measured.", _WORKER),
+    "predicted_rate_tokens_per_second": ("Predicted rate at the present load.", _WORKER),
+    "headroom_ratio": ("What is left of the rate at full load without drafts.", _WORKER),
+    "plan_age_seconds": ("Since the worker's plan was last changed.", _WORKER),
+    "present_requests": ("Requests decoding at the worker, 0 when idle.", _WORKER),
+    "guard_threshold_tokens": ("Loss at which the worker's guard trips.", _WORKER),
+    "shadow_rate_tokens_per_second": ("Rate predicted for a shadow policy.", _POLICY),
+    "shadow_rate_vs_off_ratio": ("The same over the rate without drafts.", _POLICY),
+    "store_up": ("1 while the store serves; 0 before the first contact.", ()),
+    "workers": ("Workers with an open stream.", ()),
+    "decision_log_written_entries": ("Entries handed to the decision log since the start.", ()),
+    "decision_log_lost_entries": ("Entries of the decision log that could not be kept.", ()),
+}
+_COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "plans_pushed": ("Plans sent to workers.", _WORKER),
+    "plans_held": ("Times no plan could be found and the last one held.", ("reason",)),
+    "reports_received": ("Step reports received.", _WORKER),
+    "reports_rejected": ("Reports, or parts of them, that were not believed.", ("reason",)),
+    "reports_dropped": ("Rounds that workers could not report in time.", _WORKER),
+    "plan_clamps": ("Plan values workers had to clamp.", _WORKER),
+    "guard_trips": ("Times a guard turned drafts off.", _WORKER),
+    "guard_readmissions": ("Times a guard let drafts back in.", _WORKER),
+    "drift_events": ("Times acceptance left what was believed of it.", _WORKER),
+    "store_exchanges": ("Batches sent to the store and scopes read, by result.", ("result",)),
+}
 
 
 class PlannerMetrics:
@@ -25,160 +63,100 @@ class PlannerMetrics:
 
     def __init__(self) -> None:
         self.registry: CollectorRegistry = new_registry()
-        by_drafter, by_worker = ("worker", "drafter"), ("worker",)
-        self._draft_length = self._gauge(
-            "draft_length", "Tokens drafted per request at the present load.", by_drafter
-        )
-        self._verify_rows = self._gauge(
-            "verify_rows", "Rows of the target forward at the present load.", by_drafter
-        )
-        self._rate_ratio = self._gauge(
-            "rate_vs_off_ratio", "Predicted rate over the rate without drafts.", by_drafter
-        )
-        self._headroom = self._gauge(
-            "headroom_ratio",
-            "What is left of the rate at full load without drafts.",
-            by_worker,
-        )
-        self._rate = self._gauge(
-            "predicted_rate_tokens_per_second", "Predicted rate at the present load.", by_worker
-        )
-        by_policy = ("worker", "policy")
-        self._shadow_rate = self._gauge(
-            "shadow_rate_tokens_per_second", "Rate predicted for a shadow policy.", by_policy
-        )
-        self._shadow_ratio = self._gauge(
-            "shadow_rate_vs_off_ratio", "The same over the rate without drafts.", by_policy
-        )
-        self._guard_threshold = self._gauge(
-            "guard_threshold_tokens", "Loss at which the worker's guard trips.", by_worker
-        )
-        self._accepted = {
-            kind: self._gauge(
-                f"{kind}_accepted_tokens", f"Drafts accepted per round, {kind}.", by_worker
-            )
-            for kind in ("predicted", "realised")
+        self._gauges = {
+            name: Gauge(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+            for name, (text, labels) in _GAUGES.items()
         }
-        self._round = {
-            kind: self._gauge(f"{kind}_round_seconds", f"Length of a round, {kind}.", by_worker)
-            for kind in ("predicted", "measured")
+        self._counters = {
+            name: Counter(f"{_PREFIX}_{name}_total", text, labels, registry=self.registry)
+            for name, (text, labels) in _COUNTERS.items()
         }
-        self._plan_age = self._gauge(
-            "plan_age_seconds", "Since the worker's plan was last changed.", by_worker
-        )
-        self._present_requests = self._gauge(
-            "present_requests", "Requests decoding at the worker, 0 when idle.", by_worker
-        )
-        self.store_up = Gauge(
-            f"{_PREFIX}_store_up",
-            "1 while the store serves; 0 before the first contact.",
+        self.store_up, self.workers = self._gauges["store_up"], self._gauges["workers"]
+        self.plans, self.held = self._counters["plans_pushed"], self._counters["plans_held"]
+        self.rejected = self._counters["reports_rejected"]
+        self.exchanges = self._counters["store_exchanges"]
+        self.report_to_plan = Histogram(
+            f"{_PREFIX}_report_to_plan_seconds",
+            "From a worker's report until a plan was found that counts it, changed or not.",
+            buckets=_WAITS_S,
             registry=self.registry,
-        )
-        self.workers = Gauge(
-            f"{_PREFIX}_workers", "Workers with an open stream.", registry=self.registry
-        )
-        self.plans = self._counter("plans_pushed", "Plans sent to workers.", by_worker)
-        self.held = self._counter(
-            "plans_held", "Times no plan could be found and the last one held.", ("reason",)
-        )
-        self.reports = self._counter("reports_received", "Step reports received.", by_worker)
-        self.rejected = self._counter(
-            "reports_rejected", "Reports, or parts of them, that were not believed.", ("reason",)
-        )
-        self.dropped = self._counter(
-            "reports_dropped", "Rounds that workers could not report in time.", by_worker
-        )
-        self.clamps = self._counter("plan_clamps", "Plan values workers had to clamp.", by_worker)
-        self.trips = self._counter("guard_trips", "Times a guard turned drafts off.", by_worker)
-        self.drifts = self._counter(
-            "drift_events",
-            "Times acceptance left what was believed of it.",
-            by_worker,
-        )
-        self.readmissions = self._counter(
-            "guard_readmissions", "Times a guard let drafts back in.", by_worker
-        )
-        self._log_entries = {
-            kind: Gauge(f"{_PREFIX}_decision_log_{kind}_entries", text, registry=self.registry)
-            for kind, text in (
-                ("written", "Entries handed to the decision log since the start."),
-                ("lost", "Entries of the decision log that could not be kept."),
-            )
-        }
-        self.exchanges = self._counter(
-            "store_exchanges", "Batches sent to the store and scopes read, by result.", ("result",)
         )
 
     def count(self, incarnation: str, outcome: ReportOutcome) -> None:
         """Counts what a report brought."""
-        self.reports.labels(incarnation).inc()
-        self.dropped.labels(incarnation).inc(outcome.dropped_rounds)
-        self.clamps.labels(incarnation).inc(outcome.clamps)
-        self.trips.labels(incarnation).inc(outcome.guard_trips)
-        self.readmissions.labels(incarnation).inc(outcome.guard_readmissions)
-        self.drifts.labels(incarnation).inc(outcome.drift_events)
+        for name, number in (
+            ("reports_received", 1),
+            ("reports_dropped", outcome.dropped_rounds),
+            ("plan_clamps", outcome.clamps),
+            ("guard_trips", outcome.guard_trips),
+            ("guard_readmissions", outcome.guard_readmissions),
+            ("drift_events", outcome.drifts),
+        ):
+            self._counters[name].labels(incarnation).inc(number)
         for reason, number in outcome.rejected.items():
             self.rejected.labels(reason).inc(number)
 
     def refresh(self, incarnation: str, worker: WorkerState, now_s: float) -> None:
         """Sets every gauge of a worker; an idle one has no measured values and no forecast."""
         present, step = worker.requests_at(now_s), worker.step_at(now_s)
-        self._present_requests.labels(incarnation).set(present)
-        self._plan_age.labels(incarnation).set(max(now_s - worker.planned_s, 0.0))
         for item in worker.plan.drafters if worker.plan else ():
-            labels, draft_tokens = (incarnation, item.drafter), item.draft_tokens[step]
-            self._draft_length.labels(*labels).set(draft_tokens)
-            self._verify_rows.labels(*labels).set(item.target_rows[step][draft_tokens])
+            draft_tokens = item.draft_tokens[step]
+            rows = item.target_rows[step][draft_tokens]
+            self._show("draft_length", draft_tokens, incarnation, item.drafter)
+            self._show("verify_rows", rows, incarnation, item.drafter)
         for traits in worker.hello.drafters:
             ratio = _rate_ratio(worker, traits.name, step)
-            _show(self._rate_ratio, (incarnation, traits.name), ratio)
+            self._show("rate_vs_off_ratio", ratio, incarnation, traits.name)
+            known = worker.evidence.calibrations.get(traits.name)
+            error = None if known is None else known.error_after()
+            self._show("calibration_error_ratio", error, incarnation, traits.name)
         rate, headroom = _load(worker, present, step)
-        _show(self._rate, (incarnation,), rate)
-        _show(self._headroom, (incarnation,), headroom)
-        threshold = worker.guard.threshold_tokens if worker.guard else None
-        _show(self._guard_threshold, (incarnation,), threshold)
-        forecast = worker.forecast if present else None
-        for gauge, name in (
-            (self._accepted["predicted"], "predicted_accepted_tokens"),
-            (self._accepted["realised"], "realised_accepted_tokens"),
-            (self._round["predicted"], "predicted_round_s"),
-            (self._round["measured"], "measured_round_s"),
+        forecast, guard = worker.forecast if present else None, worker.guard
+        for name, value in (
+            ("present_requests", present),
+            ("plan_age_seconds", max(now_s - worker.planned_s, 0.0)),
+            ("predicted_rate_tokens_per_second", rate),
+            ("headroom_ratio", headroom),
+            ("guard_threshold_tokens", guard.threshold_tokens if guard else None),
+            ("predicted_accepted_tokens", _of(forecast, "predicted_accepted_tokens")),
+            ("realised_accepted_tokens", _of(forecast, "realised_accepted_tokens")),
+            ("predicted_round_seconds", _of(forecast, "predicted_round_s")),
+            ("measured_round_seconds", _of(forecast, "measured_round_s")),
         ):
-            _show(gauge, (incarnation,), None if forecast is None else getattr(forecast, name))
+            self._show(name, value, incarnation)
 
     def refresh_shadows(self, incarnation: str, shadows: Sequence[Shadow]) -> None:
         """Sets what each shadow predicts; those that are no longer asked for go."""
-        for gauge in (self._shadow_rate, self._shadow_ratio):
-            gauge.remove_by_labels({"worker": incarnation})
+        for name in ("shadow_rate_tokens_per_second", "shadow_rate_vs_off_ratio"):
+            self._gauges[name].remove_by_labels({"worker": incarnation})
         for item in shadows:
             if item.cell is not None:
                 labels = (incarnation, item.policy)
-                self._shadow_rate.labels(*labels).set(item.cell.rate_tokens_per_s)
-                self._shadow_ratio.labels(*labels).set(item.cell.rate_vs_off_ratio)
+                self._show("shadow_rate_tokens_per_second", item.cell.rate_tokens_per_s, *labels)
+                self._show("shadow_rate_vs_off_ratio", item.cell.rate_vs_off_ratio, *labels)
 
     def refresh_log(self, written: int, lost: int) -> None:
         """Sets what became of the decision log's entries."""
-        self._log_entries["written"].set(written)
-        self._log_entries["lost"].set(lost)
+        self._gauges["decision_log_written_entries"].set(written)
+        self._gauges["decision_log_lost_entries"].set(lost)
 
     def forget(self, incarnation: str) -> None:
         """Removes a worker's series."""
-        families = (
-            *(self._draft_length, self._verify_rows, self._rate_ratio, self._plan_age),
-            *(self._present_requests, self._headroom, self._rate, self._guard_threshold),
-            *(self._shadow_rate, self._shadow_ratio, self.readmissions, self.drifts),
-            *self._accepted.values(),
-            *self._round.values(),
-            *(self.plans, self.reports, self.dropped, self.clamps, self.trips),
-        )
-        for family in families:
-            family.remove_by_labels({"worker": incarnation})
+        for series, kinds in ((self._gauges, _GAUGES), (self._counters, _COUNTERS)):
+            for name, (_, labels) in kinds.items():
+                if "worker" in labels:
+                    series[name].remove_by_labels({"worker": incarnation})
 
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...]) -> Gauge:
-        return Gauge(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+    def _show(self, name: str, value: float | None, *labels: str) -> None:
+        """Sets a series, or removes it where the value is not known."""
+        if value is None or not isfinite(value):
+            self._gauges[name].remove(*labels)
+        else:
+            self._gauges[name].labels(*labels).set(value)
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(f"{_PREFIX}_{name}_total", text, labels, registry=self.registry)
+
+def _of(forecast: Forecast | None, name: str) -> float | None:
+    return None if forecast is None else float(getattr(forecast, name))
 
 
 def _rate_ratio(worker: WorkerState, drafter: str, step: int) -> float | None:
@@ -194,21 +172,16 @@ def _load(worker: WorkerState, present: int, step: int) -> tuple[float | None, f
     """Predicted rate at the present load, and what is left of the rate at full load when off.
 
     Under load speculation is planned off first, so queues say late that a worker is full. An idle
-    worker has all of it left. Both are None without costs.
+    worker has all of it left. None without costs, and where a policy drafts but forecasts nothing.
     """
     if worker.decision is None or worker.cost_model is None:
         return None, None
-    off = worker.cost_model.off_rate()
     if not present:
         return None, 1.0
-    rates = [float(item.rate[step]) for item in worker.decision.drafters]
-    rate = max(float(off[step]), *rates)
+    off = worker.cost_model.off_rate()
+    rate = max((float(item.rate[step]) for item in worker.decision.drafters), default=0.0)
+    if rate == 0.0:
+        if any(item.draft_tokens[step] for item in worker.decision.drafters):
+            return None, None
+        rate = float(off[step])
     return rate, max(1.0 - rate / float(off.max()), 0.0)
-
-
-def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:
-    """Sets a series, or removes it where the value is not known."""
-    if value is None or not isfinite(value):
-        gauge.remove(*labels)
-    else:
-        gauge.labels(*labels).set(value)

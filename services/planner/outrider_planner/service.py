@@ -65,6 +65,8 @@ class PlannerService:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._takeovers = Takeovers()
+        # Workers whose latest reports are in no plan yet, and since when.
+        self._waiting: dict[str, float] = {}
         self._streams = count(1)
         self._link = StoreLink(
             store, clock, incarnation, self._on_buckets, self._on_outcome, self._on_value
@@ -111,6 +113,7 @@ class PlannerService:
         worker = session.incarnation
         outcome = self.planner.on_reports(worker, session.stream, report, self.now_s())
         self.metrics.count(worker, outcome)
+        self._waiting.setdefault(worker, self.now_s())
         self._news.set()
 
     def malformed(self) -> None:
@@ -202,6 +205,13 @@ class PlannerService:
         self._apply(self.planner.plan(incarnation, began_s))
         now_s = self.now_s()
         self.planner.planned(incarnation, now_s, now_s - began_s)
+        self._note_waits(now_s)
+
+    def _note_waits(self, now_s: float) -> None:
+        """Whoever is up to date waits no more; a worker that left never gets its plan."""
+        workers = self.planner.workers
+        for name in [n for n in self._waiting if n not in workers or not workers[n].dirty]:
+            self.metrics.report_to_plan.observe(now_s - self._waiting.pop(name))
 
     def _set_alarm(self, due: tuple[float, str] | None) -> None:
         """Wakes the planning task when the next worker's pause is over."""

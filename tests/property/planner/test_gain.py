@@ -9,7 +9,7 @@ from outrider_planner.core import gain, pools
 from outrider_planner.core.gain import GainModel, gain_model
 from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.isotonic import isotonic
-from outrider_planner.core.pools import Pool, TabulatedPool, sparse_pools
+from outrider_planner.core.pools import Pool, TabulatedPool, sparse_pool
 from tests.property.planner.reference import Drafts, non_increasing
 
 unit = st.floats(0.0, 1.0, allow_nan=False)
@@ -50,8 +50,7 @@ def curve(model: GainModel, n: int) -> np.ndarray:
 
 
 def pool_of(model: GainModel, n: int) -> Pool:
-    (pool,) = model.pools([n])
-    return pool
+    return model.pool(n)
 
 
 @given(random_drafts(), st.integers(1, 4))
@@ -120,7 +119,7 @@ def test_flat_and_best_first_agree_where_everything_is_verified(drafts: Drafts) 
     for d in range(1, 5):
         at_end = np.array([float(n * d)])
         flat = model.flat_steps @ pool_of(model, n).expected_min(at_end[None, :])
-        assert model._top(n, pool_of(model, n), at_end)[d - 1] == pytest.approx(
+        assert model._top(pool_of(model, n), at_end[None, :])[d - 1] == pytest.approx(
             flat[d - 1], abs=1e-9
         )
 
@@ -137,7 +136,7 @@ def test_without_scores_there_is_nothing_to_pick(drafts: Drafts, n: int) -> None
 def test_pool_expectations_stay_below_jensen(drafts: Drafts, n: int) -> None:
     """E[min(V, m)] is at most min(V, E[m]), and reaches E[m] at n·d."""
     x = np.arange(4.0 * n + 1)
-    (pool,) = sparse_pools([n], drafts.length)
+    pool = sparse_pool(n, drafts.length)
     found = pool.expected_min(x[None, :])
     mean = n * np.cumsum(drafts.length)
     assert (found <= np.minimum(x[None, :], mean[:, None]) + 1e-9).all()
@@ -151,8 +150,8 @@ def test_pool_expectations_stay_below_jensen(drafts: Drafts, n: int) -> None:
 def test_normal_pool_is_close_to_the_convolution(drafts: Drafts, case: tuple[int, float]) -> None:
     """Relative to the mean pool, for any distribution of lengths, and the closer the larger n."""
     n, limit = case
-    exact = TabulatedPool(pools._convolved(n, pools._length_masses(drafts.length)))
-    (normal,) = sparse_pools([n], drafts.length)
+    exact = TabulatedPool(pools._convolved(np.array(n), pools._length_masses(drafts.length)))
+    normal = sparse_pool(n, drafts.length)
     assert isinstance(normal, pools.NormalPool)
     x = np.arange(4.0 * n + 1)[None, :]
     mean = n * np.cumsum(drafts.length)[:, None]

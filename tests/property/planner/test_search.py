@@ -16,14 +16,12 @@ from outrider_planner.core.gain import gain_model
 from outrider_planner.core.policies import Bounds, DrafterStatistics, Snapshot, bounded, parse
 from outrider_planner.core.search import (
     REPLACEMENT_MARGIN,
-    LatencyBound,
-    Stage,
     Terms,
     choose_draft,
     choose_verify,
     decide,
-    tabulate,
 )
+from outrider_planner.core.stage import LatencyBound, Stage, tabulate
 from outrider_planner.core.types import (
     ClassRule,
     DrafterTraits,
@@ -121,12 +119,11 @@ def test_a_kept_plan_loses_at_most_the_margin(before: Drafts, now: Drafts, cost:
     gain = gain_model(estimates_of(now), False)
     kept = decide("x", gain, cost, previous)
     free = decide("x", gain, cost, None)
-    pools = gain.pools(LADDER)
+    stage = tabulate("x", gain, cost, slice(None))
     for step in range(len(LADDER)):
-        stage = tabulate("x", gain, cost, step, pools[step])
         d = int(kept.draft_tokens[step])
-        column = int(np.searchsorted(stage.verify, kept.verify_tokens[step, d]))
-        got = float(stage.rates()[d, column])
+        column = int(np.searchsorted(stage.verify[step], kept.verify_tokens[step, d]))
+        got = float(stage.rates()[step, d, column])
         assert got >= free.rate[step] * (1 - REPLACEMENT_MARGIN) - 1e-9
     again = decide("x", gain, cost, kept)
     assert (again.draft_tokens == kept.draft_tokens).all()
@@ -214,39 +211,44 @@ def test_float_noise_flips_no_decision(drafts: Drafts, cost: CostModel, seed: in
         estimates_of(Drafts(np.round(drafts.survival), drafts.share, drafts.length)), False
     )
     rng = np.random.default_rng(seed)
-    for step, pool in enumerate(gain.pools(LADDER)):
-        stage = tabulate("x", gain, coarse, step, pool)
-        noise = [1 + 1e-13 * rng.uniform(-1, 1, stage.gain.shape) for _ in range(2)]
-        noisy = replace(stage, gain=stage.gain * noise[0], pass_s=stage.pass_s * noise[1])
-        (rate, d), (noisy_rate, noisy_d) = choose_draft(stage, None), choose_draft(noisy, None)
-        assert d == noisy_d
-        again = choose_verify(noisy, noisy_rate, None)
-        assert (choose_verify(stage, rate, None) == again).all()
+    stage = tabulate("x", gain, coarse, slice(None))
+    noise = [1 + 1e-13 * rng.uniform(-1, 1, stage.gain.shape) for _ in range(2)]
+    noisy = replace(stage, gain=stage.gain * noise[0], pass_s=stage.pass_s * noise[1])
+    (rate, d), (noisy_rate, noisy_d) = choose_draft(stage, None), choose_draft(noisy, None)
+    assert (d == noisy_d).all()
+    again = choose_verify(noisy, noisy_rate, None)
+    assert (choose_verify(stage, rate, None) == again).all()
 
 
 def _one_draft(gain: float, draft_s: float = 0.0) -> Stage:
     """n = 1, d of 0 or 1: off takes a second, speculation the same and ``draft_s``."""
     return Stage(
-        requests=1,
-        verify=np.array([0, 1]),
-        gain=np.array([[0.0, 0.0], [0.0, gain]]),
-        pass_s=np.array([[1.0, np.inf], [1.0, 1.0]]),
-        prepare_s=np.array([0.0, draft_s]),
+        requests=np.array([1]),
+        verify=np.array([[0, 1]]),
+        gain=np.array([[[0.0, 0.0], [0.0, gain]]]),
+        pass_s=np.array([[[1.0, np.inf], [1.0, 1.0]]]),
+        prepare_s=np.array([[0.0, draft_s]]),
     )
 
 
 @given(st.floats(1e-3, 0.5), st.floats(1.0, 1e6))
 def test_a_promise_within_its_doubt_is_not_believed(gain: float, chains: float) -> None:
     """Never by more than 1 %, and less the more is known; what runs has half of it to lose."""
-    wanted = caution(1, gain, chains)
+    one, accepted = np.array([1]), np.array([gain])
+    wanted = float(caution(one, accepted, chains)[0])
     assert 0.0 < wanted <= MOST_CAUTION
-    assert caution(1, gain, 100 * chains) <= wanted
-    terms = Terms(chains=chains)
-    doubted, believed = 0.9 * wanted, 1.1 * wanted + REPLACEMENT_MARGIN
-    assert choose_draft(_one_draft(gain, (1 + gain) / (1 + doubted) - 1), None, terms)[1] == 0
-    assert choose_draft(_one_draft(gain, (1 + gain) / (1 + believed) - 1), None, terms)[1] == 1
-    assert choose_draft(_one_draft(gain, (1 + gain) / (1 + doubted) - 1), 1, terms)[1] == 1
-    assert choose_draft(_one_draft(gain, (1 + gain) / 0.99 - 1), 1, terms)[1] == 0
+    assert caution(one, accepted, 100 * chains)[0] <= wanted
+
+    def chosen(promise: float, running: int | None) -> int:
+        stage = _one_draft(gain, (1 + gain) / (1 + promise) - 1)
+        before = None if running is None else np.array([running])
+        return int(choose_draft(stage, before, Terms(chains=chains))[1][0])
+
+    for running in (None, 0):
+        assert chosen(0.9 * wanted, running) == 0
+        assert chosen(1.1 * wanted + REPLACEMENT_MARGIN, running) == 1
+    assert chosen(0.9 * wanted, 1) == 1
+    assert chosen(-0.01, 1) == 0
 
 
 def test_caution_costs_little_where_speculation_is_right() -> None:
@@ -258,11 +260,11 @@ def test_caution_costs_little_where_speculation_is_right() -> None:
     each, chains = 0.5, 92 * 8
     true = rng.uniform(-0.1, 0.1, 4000)
     sigma = np.sqrt(each * (1 + each) / chains) / (1 + each)
+    limit = float(caution(np.array([8]), np.array([8 * each]), chains)[0])
     believed = true + sigma * rng.standard_normal(true.size)
-    missed = np.where((true > 0) & (believed <= caution(8, 8 * each, chains)), true, 0.0).mean()
+    missed = np.where((true > 0) & (believed <= limit), true, 0.0).mean()
     unlucky, plain = (
-        np.where((true < 0) & (believed > limit), -true, 0.0).mean()
-        for limit in (caution(8, 8 * each, chains), 0.0)
+        np.where((true < 0) & (believed > asked), -true, 0.0).mean() for asked in (limit, 0.0)
     )
     assert missed < 0.002
     assert unlucky < 0.65 * plain

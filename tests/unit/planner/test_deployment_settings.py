@@ -50,6 +50,7 @@ def test_settings_survive_their_text() -> None:
         ({"objective": ["latency"]}, "objective must be one of"),
         ({"objective": "latency"}, "latency needs latency_bound_s"),
         ({"latency_bound_s": float("nan")}, "latency_bound_s must be"),
+        ({"latency_bound_s": 10**400}, "latency_bound_s must be"),
         ({"latency_bound_s": True}, "latency_bound_s must be"),
         ({"max_draft_tokens": 65}, "max_draft_tokens must be 0…64"),
         ({"max_draft_tokens": 2.5}, "max_draft_tokens must be 0…64"),

@@ -156,12 +156,17 @@ async def test_every_promised_series_is_there_and_goes_with_its_worker() -> None
         "measured_round_seconds",
         "rate_vs_off_ratio",
         "plan_age_seconds",
+        "headroom_ratio",
+        "drift_events_total",
+        "guard_readmissions_total",
+        "predicted_rate_tokens_per_second",
         "reports_received_total",
         "plans_pushed_total",
         "reports_dropped_total",
         "guard_trips_total",
     ):
         assert f"outrider_planner_{name}{{" in text, name
+    assert "outrider_planner_store_up " in text
     assert "NaN" not in text
     assert "_created" not in text
     # Gone, and never scraped in between: nothing of it stays.

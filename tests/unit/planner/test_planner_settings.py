@@ -109,7 +109,7 @@ async def test_only_a_failed_start_is_a_matter_of_settings(
 
 
 def test_unknown_policies_are_answered_with_those_known() -> None:
-    with pytest.raises(ValidationError, match="known are two_stage, .*static:K, off"):
+    with pytest.raises(ValidationError, match=r"known are two_stage, .*static:K, off"):
         PlannerSettings(policy="fastest")
 
 

@@ -107,11 +107,14 @@ def test_a_worker_without_a_table_starts_from_the_stored_one_and_says_so() -> No
     (plan,) = plans(effects)
     assert f"warm start from the stored cost table of identity {DIGEST}" in plan.reason
     assert max(plan.drafters[0].draft_tokens) > 0
-    (warm,) = [e for e in effects if isinstance(e, WarmStart)]
-    assert warm.incarnation == "worker-1"
+    assert not any(isinstance(e, WarmStart) for e in effects)
+    for scope in scopes(TABLELESS):
+        planner.on_store_snapshot(scope, [])
+    (warm,) = planner.replan(22.0)
+    assert isinstance(warm, WarmStart)
     assert DIGEST in warm.sentence
     planner.workers["worker-1"].dirty = True
-    assert planner.replan(22.0) == []
+    assert planner.replan(23.0) == []
 
 
 def test_another_identity_does_not_inherit_a_table() -> None:
@@ -154,11 +157,12 @@ def test_tables_survive_their_text_and_their_own_measurement_wins() -> None:
 def test_a_new_worker_says_that_it_starts_from_the_fleet() -> None:
     teacher, _ = joined()
     told(teacher, make_report(1, make_rounds(64), GOOD), 0.5)
-    own = scopes(HELLO)[0]
+    own, fleet = scopes(HELLO)
     sums = {"ngram|greedy|0|verified|0|0": 500, "ngram|greedy|0|accepted|0|0": 400}
     planner = Planner(PlannerConfig())
     planner.on_hello(make_hello(incarnation="young"), 1, 0.0)
     planner.on_store_snapshot(own, [sums])
+    planner.on_store_snapshot(fleet, [])
     effects = planner.replan(0.0)
     (plan,) = plans(effects)
     assert "warm start from 500 verified drafts of this deployment" in plan.reason

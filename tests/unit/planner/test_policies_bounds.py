@@ -54,7 +54,7 @@ def token_s(decision: Decision, found: Estimates, step: int) -> list[float]:
         return [float(round_s)] * 2
     verify = np.array([float(item.verify_tokens[step, d])])
     return [
-        float(round_s / (1 + part.accepted(n, part.pools((n,))[0], verify)[d - 1, 0] / (n * share)))
+        float(round_s / (1 + part.accepted(n, part.pool(n), verify)[d - 1, 0] / (n * share)))
         for part, share in zip(class_gains(found, False), found.class_share, strict=True)
     ]
 
@@ -65,7 +65,7 @@ def test_the_parts_of_the_classes_add_up(sparse: bool) -> None:
     whole, parts = gain_model(found, sparse), class_gains(found, sparse)
     for n in (1, 2, 5, 24):
         verify = np.arange(n * K + 1.0)
-        pool = whole.pools((n,))[0]
+        pool = whole.pool(n)
         added = sum(part.accepted(n, pool, verify) for part in parts)
         assert added == pytest.approx(whole.accepted(n, pool, verify), abs=1e-9)
 
@@ -75,7 +75,7 @@ def test_a_capped_class_leaves_shorter_drafts() -> None:
     found = estimates()
     rule = ClassRule("chat", max_draft_tokens=1)
     gain = bounded(snapshot(found), Bounds(class_rules=(rule,))).drafters[0].gain
-    pool = gain.pools((2,))[0]
+    pool = gain.pool(2)
     everything = gain.accepted(2, pool, np.array([8.0]))[K - 1, 0]
     mean = (found.survival * found.bin_share).sum(-1)
     assert everything == pytest.approx(2 * (0.5 * mean[0].sum() + 0.5 * mean[1, 0]))
@@ -89,7 +89,7 @@ def test_weights_decide_whose_drafts_are_picked_first(
     """n = 64 and rows for half of the drafts: by default the better class's are picked."""
     found = estimates()
     parts = class_gains(found, False, None if weights is None else np.array(weights))
-    pool = parts[0].pools((64,))[0]
+    pool = parts[0].pool(64)
     accepted = [part.accepted(64, pool, np.array([128.0]))[K - 1, 0] for part in parts]
     everything = 64 * 0.5 * (found.survival * found.bin_share).sum((1, 2))
     assert accepted[first] > 0.9 * everything[first]

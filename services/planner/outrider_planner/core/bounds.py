@@ -117,6 +117,8 @@ def bound_report(report: StepReports, context: ReportContext) -> BoundedReport:
 
 def take(rounds: RoundColumns, mask: BoolArray) -> RoundColumns:
     """The rounds that a mask selects."""
+    if mask.all():
+        return rounds
     changes = {column.name: getattr(rounds, column.name)[mask] for column in fields(rounds)}
     return replace(rounds, **changes)
 
@@ -139,13 +141,15 @@ def _possible(rounds: RoundColumns, hello: Hello) -> BoolArray:
         & (rounds.next_draft_tokens >= 0)
         & (rounds.next_draft_tokens <= most)
         & (rounds.pool_tokens >= 0)
-        & (rounds.pool_tokens <= n * most)
+        & (rounds.pool_tokens <= n * rounds.carried_draft_tokens)
         & (verified >= 0)
+        & (verified <= rounds.pool_tokens)
         & (rounds.target_rows <= limits.max_rows_per_forward)
         & (rounds.bucket_rows >= rounds.target_rows)
         & (rounds.bucket_rows <= hello.most_bucket_rows)
         & (rounds.accepted_tokens >= 0)
-        & (rounds.accepted_tokens <= np.minimum(verified, rounds.pool_tokens))
+        & (rounds.accepted_tokens <= verified)
+        & (rounds.emitted_tokens >= 0)
         & (rounds.emitted_tokens <= n + rounds.accepted_tokens)
         & (rounds.request_context_tokens >= 0)
         & (rounds.request_context_tokens <= n * _MOST_CONTEXT_TOKENS)

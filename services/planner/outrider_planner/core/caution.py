@@ -9,19 +9,20 @@ half of that trades a little gain that is missed for the losses of plans chosen 
 
 from __future__ import annotations
 
-from math import sqrt
+import numpy as np
+
+from outrider_planner.core.types import FloatArray, IntArray
 
 DEVIATIONS = 0.5
 # However little is known: a promise this large is tried, since drafting is what teaches.
 MOST_CAUTION = 0.01
 
 
-def caution(requests: int, accepted: float, chains: float) -> float:
-    """The gain over off to ask for, relative: 0 for certain or empty predictions.
+def caution(requests: IntArray, accepted: FloatArray, chains: float) -> FloatArray:
+    """The gain over off to ask for, relative, (S,): 0 for certain or empty predictions.
 
-    ``accepted``: G of a round of n ``requests``; ``chains``: request-rounds behind it.
+    ``accepted`` (S,): G of rounds of n ``requests`` (S,); ``chains``: request-rounds behind it.
     """
-    each = accepted / requests
-    if each <= 0.0:
-        return 0.0
-    return min(DEVIATIONS * sqrt(each / ((1.0 + each) * max(chains, 1.0))), MOST_CAUTION)
+    each = np.maximum(accepted, 0.0) / requests
+    doubt: FloatArray = DEVIATIONS * np.sqrt(each / ((1.0 + each) * max(chains, 1.0)))
+    return np.minimum(doubt, MOST_CAUTION)

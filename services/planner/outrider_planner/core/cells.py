@@ -13,7 +13,7 @@ import numpy as np
 
 from outrider_planner.core.cost import CostModel
 from outrider_planner.core.policies.base import Decision, DrafterStatistics
-from outrider_planner.core.search import expected_pass_s, tabulate
+from outrider_planner.core.stage import expected_pass_s, tabulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,10 @@ def cell(
     verify = min(verify_tokens, n * draft_tokens, max(cost.max_rows - n, 0))
     gain, target_s, feed_s = 0.0, float(cost.target_s[n]), 0.0
     if verify > 0:
-        pool = known.gain.pools((n,))[0]
-        wanted, rows = np.array([verify]), np.arange(n, n + verify + 1)
-        row = draft_tokens - 1
-        gain = float(known.gain.accepted(n, pool, wanted.astype(np.float64))[row, 0])
-        target_s = float(expected_pass_s(pool, cost.target_s[rows], wanted)[1][row, 0])
-        feed_s = float(expected_pass_s(pool, cost.feed_s[name][rows], wanted)[1][row, 0])
+        pool, upto, row = known.gain.pool(n), np.arange(verify + 1), draft_tokens - 1
+        gain = float(known.gain.accepted(n, pool, np.array([float(verify)]))[row, 0])
+        target_s = float(expected_pass_s(pool, cost.target_s, n, upto)[1][row, -1])
+        feed_s = float(expected_pass_s(pool, cost.feed_s[name], n, upto)[1][row, -1])
     draft_s, host_s = float(cost.draft_s[name][step, draft_tokens]), float(cost.host_s[step])
     rate = (n + gain) / (target_s + feed_s + draft_s + host_s)
     off = float(cost.off_rate()[step])
@@ -89,10 +87,9 @@ def rivals(
 
     A neighbour in V differs by next to nothing; another length is what a reader asks about.
     """
-    pool = known.gain.pools((cost.ladder[step],))[0]
-    stage = tabulate(known.traits.name, known.gain, cost, step, pool)
-    rates = stage.rates()
+    stage = tabulate(known.traits.name, known.gain, cost, slice(step, step + 1))
+    rates = stage.rates()[0]
     best = rates.argmax(axis=1)
     order = np.argsort(-rates[np.arange(best.size), best], kind="stable")
     lengths = [int(d) for d in order if d != taken.draft_tokens][:most]
-    return tuple(cell(known, cost, step, d, int(stage.verify[best[d]])) for d in lengths)
+    return tuple(cell(known, cost, step, d, int(stage.verify[0, best[d]])) for d in lengths)

@@ -61,9 +61,10 @@ def _first_prior(evidence: Level) -> FloatArray:
     log = np.log((successes + 0.5 * PRIOR_CONDITIONAL) / (trials + 0.5))
     weight = successes
     mass = np.maximum(weight.sum(-1, keepdims=True), 1e-9)
-    place = np.arange(trials.shape[-1]) - (weight * np.arange(trials.shape[-1])).sum(
-        -1, keepdims=True
-    ) / mass
+    place = (
+        np.arange(trials.shape[-1])
+        - (weight * np.arange(trials.shape[-1])).sum(-1, keepdims=True) / mass
+    )
     covered = (weight * place * log).sum((1, 2))
     spread = (weight * place**2).sum((1, 2))
     slope = np.clip(covered / (spread + _SLOPE_PRIOR_WEIGHT), 0.0, _MOST_BIN_SLOPE)[:, None]

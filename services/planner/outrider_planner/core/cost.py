@@ -13,6 +13,7 @@ import numpy as np
 
 from outrider_planner.core.curves import CurveSet, GridSet, between, padded, pooled
 from outrider_planner.core.residuals import HALF_LIFE_ROUNDS, FadingMeans
+from outrider_planner.core.slopes import ContextSlopes
 from outrider_planner.core.types import FloatArray, Hello, IntArray, RoundColumns
 
 RESIDUAL_CLIP = 1.0
@@ -27,7 +28,8 @@ class CostModel:
 
     Index 0 stands for no rows at all. Where rows are padded the arrays hold T_eff, the least time
     at which that many rows can be launched. ``draft_s[drafter]``: (steps, K + 1), by ladder step
-    and d. ``host_s``: (steps,). ``edges``: bucket row counts, empty where nothing is padded.
+    and d. ``host_s``: (steps,), c(n): exposed host time, and what n requests' context adds to any
+    pass whatever its rows. ``edges``: bucket row counts, empty where nothing is padded.
     """
 
     ladder: tuple[int, ...]
@@ -60,6 +62,7 @@ class CostTracker:
     ladder: tuple[int, ...]
     clips: int = 0
     context_tokens: float = 0.0
+    slopes: ContextSlopes = field(default_factory=ContextSlopes)
     _by_bucket: FadingMeans = field(init=False)
     _host_s: FadingMeans = field(init=False)
     _feed: FadingMeans = field(default_factory=lambda: FadingMeans.zeros(1))
@@ -93,6 +96,10 @@ class CostTracker:
         """The table's uncorrected time for row counts, at the present context."""
         return self._target.between(self.context_tokens, rows)
 
+    def present_target_s(self, rows: IntArray) -> FloatArray:
+        """The same as all rounds lately measured it, whatever their bucket."""
+        return self.table_target_s(rows) * float(np.exp(self._by_bucket.common(_SHRINK_WEIGHT)))
+
     def observe(self, rounds: RoundColumns) -> None:
         """Learns from rounds whose times are believed."""
         if len(rounds) == 0:
@@ -102,7 +109,10 @@ class CostTracker:
         self.context_tokens = keep * self.context_tokens + (1.0 - keep) * float(mean)
         self._host_s.observe(step_of(self.ladder, rounds.requests), rounds.exposed_host_us * _US)
         if self.has_table:
-            expected_s = self.table_target_s(rounds.bucket_rows)
+            contexts = rounds.request_context_tokens / rounds.requests
+            table_s = self._target.each(contexts, rounds.bucket_rows)
+            self.slopes.observe(rounds, table_s)
+            expected_s = self.slopes.expected_s(rounds, table_s)
             self._correct(self._by_bucket, rounds.bucket_rows, rounds.target_us, expected_s)
             self._observe_drafter(rounds)
 
@@ -135,12 +145,13 @@ class CostTracker:
         feed_factor = np.full(
             limits.max_rows_per_forward + 1, np.exp(self._feed.common(_SHRINK_WEIGHT))
         )
+        target_s = self._by_rows(self._target, self._target_factor(), self.slopes)
         return CostModel(
             ladder=self.ladder,
-            target_s=self._by_rows(self._target, self._target_factor()),
+            target_s=target_s,
             feed_s={name: self._by_rows(c, feed_factor) for name, c in self._feeds.items()},
             draft_s={name: self._by_step(grid) for name, grid in self._drafts.items()},
-            host_s=self._exposed_host_s(),
+            host_s=self._exposed_host_s() + self._request_context_s(target_s),
             edges=self.hello.row_buckets if self.hello.pads_rows else (),
         )
 
@@ -154,11 +165,16 @@ class CostTracker:
         factor: FloatArray = np.exp(np.interp(rows, np.flatnonzero(known), logs[known]))
         return factor
 
-    def _by_rows(self, curves: CurveSet, factor: FloatArray) -> FloatArray:
+    def _by_rows(
+        self, curves: CurveSet, factor: FloatArray, slopes: ContextSlopes | None = None
+    ) -> FloatArray:
         rows = np.arange(factor.size)
         if not curves:
             return np.zeros(rows.size)
         seconds = curves.at(self.context_tokens)
+        if slopes is not None:
+            known_rows = curves.rows.astype(np.float64)
+            seconds = seconds + slopes.by_rows(known_rows, self.context_tokens, seconds)
         if self.hello.pads_rows:
             known = np.minimum(curves.rows, rows.size - 1)
             result = padded(curves.rows, seconds * factor[known], rows)
@@ -172,6 +188,11 @@ class CostTracker:
         n, d = np.meshgrid(np.array(self.ladder), lengths, indexing="ij")
         seconds = grid.at(self.context_tokens, n.reshape(-1), d.reshape(-1)).reshape(n.shape)
         return seconds * float(np.exp(self._draft.common(_SHRINK_WEIGHT)))
+
+    def _request_context_s(self, target_s: FloatArray) -> FloatArray:
+        n = np.minimum(np.array(self.ladder), target_s.size - 1)
+        added = self.slopes.by_requests(n.astype(np.float64), self.context_tokens, target_s[n])
+        return added * float(np.exp(self._by_bucket.common(_SHRINK_WEIGHT)))
 
     def _exposed_host_s(self) -> FloatArray:
         """c(n): measured steps, interpolated over n; 0 before any round ran."""

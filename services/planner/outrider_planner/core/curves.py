@@ -51,6 +51,14 @@ class CurveSet:
         """Seconds for any row counts, linear between measured ones."""
         return between(self.rows, self.at(context_tokens), rows)
 
+    def each(self, contexts: FloatArray, rows: IntArray) -> FloatArray:
+        """Seconds for pairs (context, row count) of equal shape (P,)."""
+        at_rows = np.stack([between(self.rows, curve, rows) for curve in self.seconds])
+        pair = np.arange(rows.size)
+        low, high, part = _place(self.contexts, contexts)
+        result: FloatArray = at_rows[low, pair] + part * (at_rows[high, pair] - at_rows[low, pair])
+        return result
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridSet:
@@ -130,7 +138,9 @@ def _completed(
     return [np.interp(lengths, at, row) for row in rows]
 
 
-def _place(grid: FloatArray, values: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+def _place(
+    grid: FloatArray, values: IntArray | FloatArray
+) -> tuple[IntArray, IntArray, FloatArray]:
     """Indices below and above on a grid, and the part of the way between them."""
     place = np.interp(values, grid, np.arange(grid.size))
     low = np.minimum(place.astype(np.int64), max(grid.size - 2, 0))

@@ -56,11 +56,13 @@ class AcceptedAverage:
             return
         n = rounds.requests[chosen]
         each = rounds.accepted_tokens[chosen] / n
-        keys = np.stack(
-            [_scales(n), rounds.carried_draft_tokens[chosen], _halves(n, verified[chosen])], axis=1
-        )
-        for key in np.unique(keys, axis=0):
-            self._take(Kind(*key.tolist()), each[(keys == key).all(axis=1)].tolist())
+        columns = (_scales(n), rounds.carried_draft_tokens[chosen], _halves(n, verified[chosen]))
+        found: dict[tuple[int, int, int], list[float]] = {}
+        # Some dozens of rounds of a few kinds: a dictionary is quicker than sorting rows.
+        for *kind, value in zip(*(c.tolist() for c in (*columns, each)), strict=True):
+            found.setdefault((kind[0], kind[1], kind[2]), []).append(value)
+        for key in sorted(found):
+            self._take(Kind(*key), found[key])
 
     def _take(self, kind: Kind, values: list[float]) -> None:
         known = self.kinds.setdefault(kind, Average(values[0]))

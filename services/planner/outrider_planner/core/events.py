@@ -36,6 +36,8 @@ class PlannerConfig:
     # Of the event loop's time; the rest is for streams.
     planning_share: float = 0.5
     plan_retry_s: float = 1.0
+    # From so many workers that are alike, they are planned together.
+    share_from_workers: int = 8
     max_deployments: int = 64
     max_workers: int = 1024
     max_classes: int = 16
@@ -158,14 +160,17 @@ class WarmStart:
 
 @dataclass(frozen=True, slots=True)
 class ReportOutcome:
-    """What a report brought: rejections by reason, and what grew since the last one."""
+    """What a report brought: rejections by reason, and what grew since the last one.
+
+    ``drifts``: classes in which acceptance turned out to have changed.
+    """
 
     rejected: Counter[str]
     dropped_rounds: int = 0
     clamps: int = 0
     guard_trips: int = 0
+    drifts: int = 0
     guard_readmissions: int = 0
-    drift_events: int = 0
 
 
 Effect = (

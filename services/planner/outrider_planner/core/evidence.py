@@ -110,6 +110,10 @@ class Evidence:
         self.estimates[name] = (classes, found)
         return self.estimates[name]
 
+    def adopt(self, other: Evidence) -> None:
+        """Believes what another's counts say, as long as both are planned together."""
+        self.estimates, self._believed = other.estimates, other._believed
+
     def trust(self, key: ClassKey) -> float:
         """How far the deployment speaks for this worker's class: 1, and less after a change."""
         return self.drifts[key].trust if key in self.drifts else 1.0

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outrider_planner.core.caution import MOST_CAUTION
 from outrider_planner.core.cells import Cell, cell, chosen, rivals
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.policies import Decision
 from outrider_planner.core.policies.base import DrafterStatistics
+from outrider_planner.core.search import REPLACEMENT_MARGIN, TIE_RATIO
 from outrider_planner.core.sources import Sources
+from outrider_planner.core.types import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class DrafterWhy:
     """One drafter at one n. ``chosen`` None: the plan says nothing of it, or nothing has a price.
 
     ``rivals``: the best cells of other draft lengths. ``survival``: estimated P(first j drafts all
-    accepted) by position, classes and bins pooled. ``verified``: decayed count behind it.
+    accepted) by position, classes and bins pooled. ``verified``: decayed count behind it. ``note``:
+    why a rival that is predicted to do better was not taken; "" where there is none.
     """
 
     drafter: str
@@ -30,6 +34,7 @@ class DrafterWhy:
     survival: tuple[float, ...]
     length_survival: tuple[float, ...]
     verified: float
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,23 @@ def _drafter(basis: Basis, decision: Decision, known: DrafterStatistics, step: i
         survival=survival(known),
         length_survival=tuple(known.gain.length_survival.tolist()),
         verified=known.verified,
+        note=_note(basis, taken, others),
     )
+
+
+def _note(basis: Basis, taken: Cell | None, others: tuple[Cell, ...]) -> str:
+    if taken is None or not others:
+        return ""
+    best = others[0]
+    gain_ratio = best.rate_tokens_per_s / taken.rate_tokens_per_s - 1.0
+    if gain_ratio <= TIE_RATIO:
+        return ""
+    said = f"drafting {best.draft_tokens} is predicted to give {gain_ratio:.2%} more"
+    if basis.objective is Objective.LATENCY:
+        return f"{said}, which the bound on latency, or what a change must promise, forbids"
+    if gain_ratio <= MOST_CAUTION + REPLACEMENT_MARGIN:
+        return f"{said}, less than a change must promise for its doubt and its margin"
+    return f"{said}, but the policy {basis.settled.policy.name} does not choose by that"
 
 
 def survival(known: DrafterStatistics) -> tuple[float, ...]:

@@ -10,14 +10,13 @@ at V = 0, concave, at most V, and equal once V covers the pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.isotonic import isotonic
-from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pools
+from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pool
 from outrider_planner.core.types import FloatArray, IntArray
 
 # Chords of the best-first curve. Over a pool of random size every chord costs an expectation.
@@ -45,34 +44,39 @@ class GainModel:
         """K."""
         return int(self.length_survival.size)
 
-    def pools(self, ladder: Sequence[int]) -> tuple[Pool, ...]:
-        """The distribution of the pool of n requests, for every n of an ascending ladder."""
+    def pool(self, requests: int | IntArray) -> Pool:
+        """The distribution of the pool of n requests, or of several n, (S,)."""
         if self.sparse:
-            return sparse_pools(ladder, self.length_survival)
-        return tuple(dense_pool(n, self.positions) for n in ladder)
+            return sparse_pool(requests, self.length_survival)
+        return dense_pool(requests, self.positions)
 
     def accepted(
-        self, requests: int, pool: Pool, verify: FloatArray, reached: FloatArray | None = None
+        self,
+        requests: int | IntArray,
+        pool: Pool,
+        verify: FloatArray,
+        reached: FloatArray | None = None,
     ) -> FloatArray:
-        """G(n, d, V) in drafts, (K, C), for the candidates V, (C,).
+        """G(n, d, V) in drafts, (K, C), for the candidates V, (C,); with S before for several n.
 
         ``reached``: the pool's E[min(V, m)], (K, C) or (1, C), where it is known already.
         """
-        known = pool.expected_min(verify[None, :]) if reached is None else reached
+        wanted = verify[..., None, :]
+        known = pool.expected_min(wanted) if reached is None else reached
         flat: FloatArray = self.flat_steps @ known
-        if requests == 1:
+        if np.max(requests) == 1:
             return flat
-        top = self._top(requests, pool, verify)
-        return flat + (1.0 - 1.0 / requests) * (top - flat)
+        picked = 1.0 - 1.0 / np.asarray(requests)[..., None, None]
+        return flat + picked * (self._top(pool, wanted) - flat)
 
-    def _top(self, requests: int, pool: Pool, verify: FloatArray) -> FloatArray:
+    def _top(self, pool: Pool, wanted: FloatArray) -> FloatArray:
         """Σ over levels of fall · E[min(V, y·m)], with E[min(V, y·m)] = y·E[min(V/y, m)]."""
         share = self.level_share[:, None, :]
         if isinstance(pool, DensePool):
-            reached = np.minimum(verify[None, :, None], share * pool.size[:, None, None])
+            reached = np.minimum(wanted[..., None], share * pool.size[..., None, None])
         else:
-            reached = share * pool.expected_min(verify[None, :, None] / share)
-        top: FloatArray = np.matmul(reached, self.level_fall[:, :, None])[:, :, 0]
+            reached = share * pool.expected_min(wanted[..., None] / share)
+        top: FloatArray = np.matmul(reached, self.level_fall[:, :, None])[..., 0]
         return top
 
 

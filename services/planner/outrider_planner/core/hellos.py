@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from outrider_planner.core.bounds import is_label
 from outrider_planner.core.types import (
@@ -60,6 +61,7 @@ def check_hello(hello: Hello) -> None:
         raise HelloRefusedError("malformed hello: " + "; ".join(faults))
 
 
+@lru_cache(maxsize=4096)
 def statistics_digest(identity: EngineIdentity) -> str:
     """Names what makes acceptance comparable; another model or drafter starts cold."""
     parts = (

@@ -43,8 +43,8 @@ def take_in(
     worker.clamps += clamps
     worker.dropped_rounds += dropped
     worker.rejected.update(rejected)
-    worker.absorb(bounded, now_s)
-    return ReportOutcome(rejected, dropped, clamps, trips, readmissions)
+    drifts = worker.absorb(bounded, now_s)
+    return ReportOutcome(rejected, dropped, clamps, trips, drifts, readmissions)
 
 
 def _bounded(worker: WorkerState, report: StepReports, now_s: float) -> BoundedReport:

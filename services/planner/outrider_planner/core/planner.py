@@ -27,9 +27,10 @@ from outrider_planner.core.events import (
     StoreSettings,
     WarmStart,
 )
-from outrider_planner.core.hellos import CapacityError, check_hello, statistics_digest
+from outrider_planner.core.groups import GroupBook
+from outrider_planner.core.hellos import CapacityError, check_hello
 from outrider_planner.core.intake import take_in
-from outrider_planner.core.planning import Basis, next_plan
+from outrider_planner.core.planning import Basis, next_plan, plan_terms
 from outrider_planner.core.policies.base import remembers_rounds
 from outrider_planner.core.policies.history import RoundHistory
 from outrider_planner.core.settings import DeploymentSettings, SettingsError
@@ -37,12 +38,12 @@ from outrider_planner.core.settings_book import SettingsBook, Settled
 from outrider_planner.core.shadows import ShadowBook
 from outrider_planner.core.shared_costs import SharedCosts, cost_digest
 from outrider_planner.core.shares import take_pending
+from outrider_planner.core.slow_sums import SlowSums, scopes
 from outrider_planner.core.sources import sources
-from outrider_planner.core.sums import FLEET_CLASS, from_fields, weigh
-from outrider_planner.core.types import Hello, StepReports
-from outrider_planner.core.worker_state import SlowCounts, WorkerState, pool_bands
+from outrider_planner.core.types import Hello, Plan, StepReports
+from outrider_planner.core.worker_state import WorkerState
 
-_LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 100, 1000
+__all__ = ["Planner", "scopes"]
 
 
 class Planner:
@@ -56,8 +57,9 @@ class Planner:
         default = Settled(config.default_settings(), config.policy)
         self.settings = SettingsBook(default, config.parse)
         self.shadows = ShadowBook()
+        self._groups = GroupBook(config.share_from_workers)
         self._costs = SharedCosts()
-        self._sums: dict[str, SlowCounts] = {}
+        self._sums = SlowSums()
         self._classes: dict[str, set[str]] = {}
         self._last_flush_s = float("-inf")
         self._last_read_s = float("-inf")
@@ -84,7 +86,8 @@ class Planner:
             effects += self.flush() if known else []
             worker = known.succeeded_by(hello, stream, now_s) if known else None
             self.workers[hello.worker_incarnation] = worker or WorkerState(hello, stream, now_s)
-        effects += [ReadScope(s) for s in scopes(hello) if s not in self._sums]
+        self._groups.join(self.workers[hello.worker_incarnation])
+        effects += [ReadScope(scope) for scope in self._sums.unread(hello)]
         effects.append(ReadSettings(hello.deployment))
         return effects + self._costs.on_hello(self.workers[hello.worker_incarnation], now_s)
 
@@ -109,8 +112,7 @@ class Planner:
         self, scope: str, buckets_newest_first: Sequence[Mapping[str, float]]
     ) -> None:
         """What the store holds of a scope; workers that started without it are planned anew."""
-        first = scope not in self._sums
-        self._sums[scope] = pool_bands(from_fields(weigh(buckets_newest_first)))
+        first = self._sums.take(scope, buckets_newest_first)
         for worker in self.workers.values():
             worker.dirty = worker.dirty or (first and scope in scopes(worker.hello))
 
@@ -175,36 +177,37 @@ class Planner:
         return min(waiting, default=None)
 
     def plan(self, incarnation: str, now_s: float) -> list[Effect]:
-        """Plans for one worker; only what differs from its last plan is pushed.
+        """Plans for one worker, and for all with news that are planned together with it.
 
-        A plan that cannot be found is tried again a little later, and touches no other worker.
+        Only what differs from a worker's last plan is pushed. A plan that cannot be found is tried
+        again a little later, and touches nobody who is planned apart.
         """
         worker = self.workers[incarnation]
         try:
-            basis = self._basis(worker)
-            plan = next_plan(worker, basis, self._terms(basis.settled), now_s)
+            found = self._plans(worker, now_s)
         except Exception as error:  # a policy from outside may raise anything
             reason = "not_finite" if isinstance(error, NotFiniteError) else "failed"
             worker.rejected[reason] += 1
-            worker.next_plan_s = now_s + self.config.plan_retry_s
+            for peer in self._groups.peers(worker):
+                peer.next_plan_s = now_s + self.config.plan_retry_s
             return [HoldPlan(incarnation, reason, error)]
-        worker.dirty, self.basis[incarnation] = False, basis
-        effects: list[Effect] = [] if plan is None else [PushPlan(incarnation, worker.stream, plan)]
-        found = basis.sources
-        if found.warm and not worker.warm_said:
-            worker.warm_said = True
-            effects.append(WarmStart(incarnation, worker.hello.deployment, found.sentence()))
+        effects: list[Effect] = []
+        for planned, plan in found:
+            if plan is not None:
+                effects.append(PushPlan(planned.hello.worker_incarnation, planned.stream, plan))
+            effects += self._warm_start(planned)
         return effects
 
     def planned(self, incarnation: str, now_s: float, took_s: float) -> None:
-        """Planning took this long: the worker waits until all others had as much, twice over.
+        """Planning took this long: the worker waits until all others had as much, and more.
 
         So planning takes at most its share of the event loop, however many workers there are.
+        Those that are planned together wait together.
         """
         worker = self.workers[incarnation]
-        connected = sum(other.connected for other in self.workers.values())
-        wait_s = took_s * connected / self.config.planning_share
-        worker.next_plan_s = max(worker.next_plan_s, now_s + wait_s)
+        wait_s = took_s * self._groups.plans() / self.config.planning_share
+        for peer in self._groups.peers(worker):
+            peer.next_plan_s = max(peer.next_plan_s, now_s + wait_s)
 
     def replan(self, now_s: float) -> list[Effect]:
         """Plans for every worker that is due now."""
@@ -246,9 +249,44 @@ class Planner:
             sparse = any(traits.sparse for traits in worker.hello.drafters)
             worker.history = RoundHistory(sparse)
 
-    def _basis(self, worker: WorkerState) -> Basis:
-        own, fleet = (self._sums.get(scope, {}) for scope in scopes(worker.hello))
+    def _plans(self, worker: WorkerState, now_s: float) -> list[tuple[WorkerState, Plan | None]]:
+        """The worker's plan, with those of its group; None where nothing worth sending changed.
+
+        Raises:
+            NotFiniteError: the decision holds NaN or infinite numbers.
+            Exception: whatever a policy raises.
+        """
         settled = self.settings.of(worker.hello.deployment)
+        together = not remembers_rounds((settled.policy, *settled.shadows))
+        group = self._groups.of(worker, now_s) if together else None
+        if group is None:
+            basis = self._basis(worker, settled)
+            plan = next_plan(worker, basis, self._terms(worker, settled), now_s)
+            worker.dirty, self.basis[worker.hello.worker_incarnation] = False, basis
+            return [(worker, plan)]
+        if group.serves(worker, settled):
+            basis, state = group.latest()
+        else:
+            state = group.gather(now_s)
+            basis = self._basis(state, settled, group.size)
+            next_plan(state, basis, self._terms(state, settled), now_s)
+            group.basis = basis
+        waiting, terms = group.waiting(), self._terms(state, settled)
+        self.basis |= {member.hello.worker_incarnation: basis for member in waiting}
+        return [(member, group.take(member, terms, now_s)) for member in waiting]
+
+    def _warm_start(self, worker: WorkerState) -> list[Effect]:
+        """Said once, when all was read, of a worker whose plan rests on what others learned."""
+        basis = self.basis[worker.hello.worker_incarnation]
+        warm = basis.sources.warm and not self._sums.unread(worker.hello)
+        if worker.warm_said or not (warm or (basis.workers > 1 and not worker.fast)):
+            return []
+        worker.warm_said = True
+        said = basis.sources.sentence() or f"start with the plan of {basis.workers} workers"
+        return [WarmStart(worker.hello.worker_incarnation, worker.hello.deployment, said)]
+
+    def _basis(self, worker: WorkerState, settled: Settled, workers: int = 1) -> Basis:
+        own, fleet = self._sums.of(worker.hello)
         worker.cost_model = worker.costs.model()
         return Basis(
             snapshot=replace(worker.snapshot(own, fleet), bounds=settled.bounds),
@@ -256,22 +294,11 @@ class Planner:
             limits=worker.hello.limits,
             settled=settled,
             sources=sources(worker, own, fleet, cost_digest(worker.hello.identity)),
+            workers=workers,
         )
 
-    def _terms(self, settled: Settled) -> PlanTerms:
-        """Reports come more rarely the more workers there are: about a thousand a second."""
-        config = self.config
-        interval_ms = max(config.report_interval_ms, len(self.workers), _LEAST_INTERVAL_MS)
-        return PlanTerms(
-            policy=settled.policy.name,
-            objective=settled.settings.objective.value,
-            report_interval_ms=min(interval_ms, _MOST_INTERVAL_MS),
-            validity_ms=config.validity_ms,
-            grace_ms=config.grace_ms,
-            guard=settled.settings.guard,
-            plain_wanted_after_s=config.plain_wanted_after_s,
-            plain_share=config.plain_share,
-        )
+    def _terms(self, worker: WorkerState, settled: Settled) -> PlanTerms:
+        return plan_terms(self.config, settled, len(self.workers), worker.evidence.unsettled)
 
     def _of(self, deployment: str) -> list[WorkerState]:
         return [w for w in self.workers.values() if w.hello.deployment == deployment]
@@ -291,17 +318,9 @@ class Planner:
                 del self.workers[incarnation]
                 self.basis.pop(incarnation, None)
                 self.shadows.forget(incarnation)
+                self._groups.leave(incarnation)
                 effects.append(ForgetWorker(incarnation))
         present = self._deployments()
         self.settings.keep_only(present)
         self._classes = {name: c for name, c in self._classes.items() if name in present}
-        for scope in self._sums.keys() - self._used_scopes():
-            del self._sums[scope]
-            effects.append(ForgetScope(scope))
-        return effects
-
-
-def scopes(hello: Hello) -> tuple[str, str]:
-    """The store's scopes for a worker: its deployment's, and the fleet's for its target."""
-    digest = statistics_digest(hello.identity)
-    return f"{hello.deployment}:{digest}", f"{FLEET_CLASS}:{digest}"
+        return effects + [ForgetScope(s) for s in self._sums.keep_only(self._used_scopes())]

@@ -11,11 +11,14 @@ import numpy as np
 
 from outrider_planner.core.assemble import PlanTerms, assemble, next_score_maps, worth_sending
 from outrider_planner.core.cost import CostModel, step_of
+from outrider_planner.core.events import PlannerConfig
 from outrider_planner.core.policies import Decision, Policy, Snapshot
 from outrider_planner.core.settings_book import Settled
 from outrider_planner.core.sources import Sources
 from outrider_planner.core.types import Objective, Plan, ProbeDirective, WorkerLimits
 from outrider_planner.core.worker_state import WorkerState
+
+_LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 100, 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +30,8 @@ class Basis:
     limits: WorkerLimits
     settled: Settled
     sources: Sources
+    # More than one where the statistics are those of workers that are planned together.
+    workers: int = 1
 
     @property
     def objective(self) -> Objective:
@@ -51,6 +56,24 @@ class Basis:
         return policy.decide(snapshot, self.cost, self.limits, self.objective)
 
 
+def plan_terms(config: PlannerConfig, settled: Settled, workers: int, unsettled: bool) -> PlanTerms:
+    """Reports come more rarely the more workers there are: about a thousand a second.
+
+    ``unsettled``: acceptance has just changed, so that reports should come early.
+    """
+    wanted_ms = _LEAST_INTERVAL_MS if unsettled else config.report_interval_ms
+    return PlanTerms(
+        policy=settled.policy.name,
+        objective=settled.settings.objective.value,
+        report_interval_ms=min(max(wanted_ms, workers, _LEAST_INTERVAL_MS), _MOST_INTERVAL_MS),
+        validity_ms=config.validity_ms,
+        grace_ms=config.grace_ms,
+        guard=settled.settings.guard,
+        plain_wanted_after_s=config.plain_wanted_after_s,
+        plain_share=config.plain_share,
+    )
+
+
 def next_plan(worker: WorkerState, basis: Basis, terms: PlanTerms, now_s: float) -> Plan | None:
     """A plan to push, or None where nothing worth sending changed; the worker keeps both.
 
@@ -59,11 +82,11 @@ def next_plan(worker: WorkerState, basis: Basis, terms: PlanTerms, now_s: float)
         Exception: whatever a policy raises. The worker's last plan stands in either case.
     """
     decision = basis.decide()
-    said = basis.sources.sentence()
+    shared = f"one plan for {basis.workers} workers that are alike" if basis.workers > 1 else ""
     decision = replace(
         decision,
         probe=_with_plain(worker, decision.probe, terms, now_s),
-        reason=f"{decision.reason}; {said}" if said else decision.reason,
+        reason="; ".join(filter(None, (decision.reason, basis.sources.sentence(), shared))),
     )
     maps = next_score_maps(worker.score_maps, worker.score_values())
     plan = assemble(decision, worker.ladder, worker.hello.limits, maps, terms)

@@ -1,30 +1,31 @@
 """How many drafts really exist in a round: distributions of the pool and expectations over them.
 
 Knows E[min(x, m)] for m, the sum over n requests of draft lengths cut at d. Does not know what a
-draft is worth nor what a row costs. First axis everywhere: d = 1…K.
+draft is worth nor what a row costs. Axes: S values of n if asked for several at once, then
+d = 1…K.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_planner.core.types import FloatArray
+from outrider_planner.core.types import FloatArray, IntArray
 
 CONVOLVED_UP_TO = 16
+_LARGEST_ARRAY_BYTES = 8 << 20
 ComplexArray = NDArray[np.complex128]
 
 
 class Pool(Protocol):
-    """The pool of n requests, for every draft length."""
+    """The pool of n requests, for every draft length; or of several n."""
 
     def expected_min(self, x: FloatArray) -> FloatArray:
-        """E[min(x, m_d)] in drafts; x ≥ 0 broadcasts against (K, …)."""
+        """E[min(x, m_d)] in drafts; x ≥ 0 broadcasts against (K, …) or (S, K, …)."""
         ...
 
 
@@ -41,26 +42,31 @@ class DensePool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TabulatedPool:
-    """E[min(v, m)] at whole v, (K, n·K + 1); between them min(x, m) is linear for whole m."""
+    """E[min(v, m)] at v = 0…n·K, last axis; between whole v it is linear, as m is whole."""
 
     table: FloatArray
 
     def expected_min(self, x: FloatArray) -> FloatArray:
         """Exact for any real x."""
-        rows, width = self.table.shape
-        inside = np.minimum(x, float(width - 1))
-        below = np.minimum(inside.astype(np.int64), width - 2)
-        part = inside - below
+        *lead, width = self.table.shape
+        part = np.minimum(x, float(width - 1))
+        below = np.minimum(part.astype(np.int64), width - 2)
+        part -= below
         # Flat positions: one take is several times faster than indexing by two arrays.
-        place = below + np.arange(0, rows * width, width).reshape(-1, *([1] * (x.ndim - 1)))
+        rows = np.arange(0, self.table.size, width).reshape(*lead, *([1] * (x.ndim - len(lead))))
+        place = below + rows
         low = self.table.take(place)
-        result: FloatArray = low + part * (self.table.take(place + 1) - low)
+        place += 1
+        result: FloatArray = self.table.take(place)
+        result -= low
+        result *= part
+        result += low
         return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormalPool:
-    """Many requests: m is close to normal. All fields (K,).
+    """Many requests: m is close to normal. All fields (K,) or (S, K).
 
     Zero at 0, the mean at n·d and concave between, as the exact function is: the normal's small
     masses below 0 and above n·d are taken out by stretching it. Kept as what a lookup needs: x is
@@ -95,34 +101,24 @@ class NormalPool:
         return np.minimum(result, within, out=result)
 
 
-def dense_pool(requests: int, positions: int) -> DensePool:
+def dense_pool(requests: int | IntArray, positions: int) -> DensePool:
     """The pool of a drafter that always proposes what is asked."""
-    return DensePool(requests * np.arange(1.0, positions + 1))
+    return DensePool(np.asarray(requests)[..., None] * np.arange(1.0, positions + 1))
 
 
-def sparse_pools(ladder: Sequence[int], length_survival: FloatArray) -> tuple[Pool, ...]:
-    """For every n of a ladder the pool of n independent draws from P(len ≥ j), (K,).
+def sparse_pool(requests: int | IntArray, length_survival: FloatArray) -> Pool:
+    """The pool of n independent draws from P(len ≥ j), (K,).
 
-    Convolved, or normal above 16.
+    Convolved, or normal above 16; several n must be on one side of that.
     """
-    masses = _length_masses(length_survival)
-    few = tuple(TabulatedPool(_convolved(n, masses)) for n in ladder if n <= CONVOLVED_UP_TO)
-    many = np.array([n for n in ladder if n > CONVOLVED_UP_TO], dtype=np.float64)
-    return (*few, *_normal_pools(many, length_survival))
-
-
-def _normal_pools(requests: FloatArray, length_survival: FloatArray) -> tuple[NormalPool, ...]:
-    """All at once, (N, K): the arrays of one are too small to be quick."""
-    if not requests.size:
-        return ()
+    n = np.asarray(requests)
+    if n.max() <= CONVOLVED_UP_TO:
+        return TabulatedPool(_convolved(n, _length_masses(length_survival)))
     lengths = np.arange(1.0, length_survival.size + 1)
     mean = np.cumsum(length_survival)
     variance = np.cumsum((2 * lengths - 1) * length_survival) - mean**2
-    n = requests[:, None]
-    deviation = np.sqrt(np.maximum(n * variance, 1e-12))
-    together = NormalPool.of(n * mean, deviation, n * lengths)
-    columns = (getattr(together, field.name) for field in fields(together))
-    return tuple(NormalPool(*one) for one in zip(*columns, strict=True))
+    n = n[..., None]
+    return NormalPool.of(n * mean, np.sqrt(np.maximum(n * variance, 1e-12)), n * lengths)
 
 
 def _length_masses(length_survival: FloatArray) -> FloatArray:
@@ -135,15 +131,20 @@ def _length_masses(length_survival: FloatArray) -> FloatArray:
     return masses
 
 
-def _convolved(requests: int, masses: FloatArray) -> FloatArray:
-    """E[min(v, m)] for v = 0…n·K, (K, n·K + 1), m the sum of n draws from each row of masses."""
-    size = requests * (masses.shape[1] - 1) + 1
-    spectrum = _power(np.fft.rfft(masses, _fast_length(size), axis=1), requests)
-    pool = np.maximum(np.fft.irfft(spectrum, _fast_length(size), axis=1)[:, :size], 0.0)
-    at_least = pool[:, ::-1].cumsum(axis=1)[:, ::-1]
-    at_least[:, 0] = 0.0
+def _convolved(requests: IntArray, masses: FloatArray) -> FloatArray:
+    """E[min(v, m)] for v = 0…n·K, (…, K, n·K + 1), m the sum of n draws from each row of masses.
+
+    For several n all are as wide as the largest.
+    """
+    size = int(requests.max()) * (masses.shape[1] - 1) + 1
+    length = _fast_length(size)
+    spectrum = np.fft.rfft(masses, length, axis=1)
+    powers = np.stack([_power(spectrum, int(n)) for n in requests.reshape(-1)])
+    pool = np.maximum(np.fft.irfft(powers, length, axis=2)[:, :, :size], 0.0)
+    at_least = pool[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
+    at_least[:, :, 0] = 0.0
     np.minimum(at_least, 1.0, out=at_least)
-    return at_least.cumsum(axis=1)
+    return at_least.cumsum(axis=2).reshape(*requests.shape, *at_least.shape[1:])
 
 
 def _power(values: ComplexArray, exponent: int) -> ComplexArray:
@@ -161,8 +162,8 @@ def _fast_length(size: int) -> int:
 
 
 def _columns(values: FloatArray, x: FloatArray) -> FloatArray:
-    """(K,) or (1,) shaped so that it broadcasts along the first axis of x."""
-    return values.reshape(-1, *([1] * (x.ndim - 1)))
+    """Values by (S and) K, shaped so that they broadcast along the first axes of x."""
+    return values.reshape(*values.shape, *([1] * (x.ndim - values.ndim)))
 
 
 def _standard_table() -> FloatArray:
@@ -173,6 +174,16 @@ def _standard_table() -> FloatArray:
     return table
 
 
+def _keep_freed_memory() -> None:
+    """Frees one block larger than any array here.
+
+    Blocks above a threshold are mapped by glibc for each use, and their pages faulted in anew,
+    which takes a third of a plan's time; freeing a larger one raises the threshold for good.
+    """
+    np.empty(_LARGEST_ARRAY_BYTES, dtype=np.uint8)
+
+
+_keep_freed_memory()
 _FIRST_Z, _STEPS = -6.0, 2400
 _STEPS_PER_UNIT = _STEPS / (-2.0 * _FIRST_Z)
 _TABLE = _standard_table()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import isfinite
 from typing import Any
 
 from outrider_planner.core.types import MAX_DRAFT_TOKENS, ClassRule, GuardSettings, Objective
@@ -133,7 +132,8 @@ def _objective(value: Any) -> Objective:
 def _faults(settings: DeploymentSettings) -> Iterator[str]:
     if not _is_text(settings.policy, MOST_POLICY_CHARACTERS):
         yield f"policy must be a text of 1 to {MOST_POLICY_CHARACTERS} characters"
-    if len(settings.shadows) > MOST_SHADOWS or len(set(settings.shadows)) < len(settings.shadows):
+    shadows = {str(name) for name in settings.shadows}
+    if len(settings.shadows) > MOST_SHADOWS or len(shadows) < len(settings.shadows):
         yield f"shadows must be at most {MOST_SHADOWS} policies, each named once"
     if not all(_is_text(name, MOST_POLICY_CHARACTERS) for name in settings.shadows):
         yield f"shadows must be texts of 1 to {MOST_POLICY_CHARACTERS} characters"
@@ -184,7 +184,7 @@ def _is_whole(value: Any) -> bool:
 
 def _is_within(value: Any, bounds: tuple[float, float]) -> bool:
     number = _is_whole(value) or isinstance(value, float)
-    return number and isfinite(value) and bounds[0] <= value <= bounds[1]
+    return number and bounds[0] <= value <= bounds[1]
 
 
 def _is_draft_cap(value: Any) -> bool:

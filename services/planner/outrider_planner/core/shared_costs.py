@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, astuple, replace
+from functools import lru_cache
 from typing import Any
 
 from outrider_planner.core.cost import CostTracker
@@ -89,6 +90,7 @@ class SharedCosts:
         return [StoreCosts(digest, table_to_json(table))]
 
 
+@lru_cache(maxsize=4096)
 def cost_digest(identity: EngineIdentity) -> str:
     """Names everything that makes measured times comparable, device and row ladder included."""
     parts = json.dumps(astuple(identity), separators=(",", ":"))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outrider_planner.core.evidence import SlowCounts
 from outrider_planner.core.sums import FLEET_CLASS
-from outrider_planner.core.worker_state import SlowCounts, WorkerState
+from outrider_planner.core.worker_state import WorkerState
 
 # With fewer verified drafts of its own, what a worker was given still decides.
 OWN_EVIDENCE_TOKENS = 64.0

@@ -84,7 +84,10 @@ class Counts:
 
     def fade(self, rounds: int) -> None:
         """Ages in place by a number of drafting rounds."""
-        factor = _FAST_FADE**rounds
+        self.scale(_FAST_FADE**rounds)
+
+    def scale(self, factor: float) -> None:
+        """Weighs everything less, in place."""
         self.asked *= factor
         self.grid *= factor
 

@@ -134,7 +134,12 @@ def _drafter(worker: WorkerState, name: str) -> dict[str, Any]:
     """Counts since the worker's start and estimates, by position and class."""
     counts = worker.totals.get(name)
     classes, estimates = worker.estimates.get(name, ((), None))
-    shown: dict[str, Any] = {"drafter": name, **_counts(counts), "classes": []}
+    shown: dict[str, Any] = {
+        "drafter": name,
+        **_counts(counts),
+        "calibration": _calibration(worker, name),
+        "classes": [],
+    }
     if estimates is None:
         return shown
     mean = (estimates.survival * estimates.bin_share).sum(-1)
@@ -144,10 +149,30 @@ def _drafter(worker: WorkerState, name: str) -> dict[str, Any]:
             "share": float(estimates.class_share[c]),
             "survival": mean[c].tolist(),
             "length_survival": estimates.length[c].tolist(),
+            "trust": worker.evidence.trust((name, label)),
+            "drift_events": _drift_events(worker, name, label),
         }
         for c, label in enumerate(classes)
     ]
     return shown
+
+
+def _calibration(worker: WorkerState, name: str) -> dict[str, Any] | None:
+    """Expected calibration errors of the raw scores and of the survivals made from them."""
+    found = worker.evidence.calibrations.get(name)
+    traits = next(item for item in worker.hello.drafters if item.name == name)
+    if found is None:
+        return None
+    return {
+        "scores_useful": found.useful,
+        "error_before": found.error_before(traits),
+        "error_after": found.error_after(),
+    }
+
+
+def _drift_events(worker: WorkerState, drafter: str, label: str) -> int:
+    test = worker.evidence.drifts.get((drafter, label))
+    return 0 if test is None else test.events
 
 
 def _counts(counts: Counts | None) -> dict[str, list[int]]:

@@ -7,15 +7,15 @@ other workers, the store, or the time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from outrider_planner.core.bounds import MOST_CREDIT_S, BoundedReport, take
 from outrider_planner.core.cost import CostModel, CostTracker, request_ladder, step_of
+from outrider_planner.core.evidence import ClassKey, Evidence, SlowCounts
 from outrider_planner.core.gain import gain_model
-from outrider_planner.core.histogram import Estimates, estimate
+from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.policies.base import (
     Decision,
     DrafterStatistics,
@@ -23,9 +23,8 @@ from outrider_planner.core.policies.base import (
     draft_bound,
 )
 from outrider_planner.core.policies.history import RoundHistory
-from outrider_planner.core.sums import CellKey, Counts, batch_weight
+from outrider_planner.core.sums import CellKey, Counts
 from outrider_planner.core.types import (
-    MAX_DRAFT_TOKENS,
     DrafterTraits,
     FloatArray,
     GuardState,
@@ -35,8 +34,6 @@ from outrider_planner.core.types import (
     ScoreMap,
 )
 
-ClassKey = tuple[str, str]
-SlowCounts = Mapping[ClassKey, Counts]
 # Workers send no report while idle; busy ones send at least one a second.
 IDLE_AFTER_S = 3.0
 # What a worker that says hello with other contents keeps: its place in time and its counters.
@@ -65,10 +62,7 @@ class WorkerState:
     joined_s: float
     ladder: tuple[int, ...] = field(init=False)
     costs: CostTracker = field(init=False)
-    fast: dict[ClassKey, Counts] = field(default_factory=dict)
-    pending: dict[CellKey, Counts] = field(default_factory=dict)
-    totals: dict[str, Counts] = field(default_factory=dict)
-    estimates: dict[str, tuple[tuple[str, ...], Estimates]] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
     # Kept where a policy decides from single rounds: policies.base, ``remembers_rounds``.
     history: RoundHistory | None = None
     cost_model: CostModel | None = None
@@ -121,8 +115,31 @@ class WorkerState:
         """Whether a stream of this worker is open."""
         return self.left_s is None
 
-    def absorb(self, report: BoundedReport, now_s: float) -> None:
-        """Counts a report. An empty one says idle, unless it is empty because of rejections."""
+    @property
+    def fast(self) -> dict[ClassKey, Counts]:
+        """This worker's own fading counts."""
+        return self.evidence.fast
+
+    @property
+    def pending(self) -> dict[CellKey, Counts]:
+        """Counts that wait for the store."""
+        return self.evidence.pending
+
+    @property
+    def totals(self) -> dict[str, Counts]:
+        """Counts since the worker's start, by drafter."""
+        return self.evidence.totals
+
+    @property
+    def estimates(self) -> dict[str, tuple[tuple[str, ...], Estimates]]:
+        """Per drafter its classes and what was believed of them at the latest plan."""
+        return self.evidence.estimates
+
+    def absorb(self, report: BoundedReport, now_s: float) -> int:
+        """Counts a report; returns in how many classes acceptance has changed.
+
+        An empty report says idle, unless it is empty because of rejections.
+        """
         rounds, timed = report.rounds, take(report.rounds, report.timed)
         if len(rounds) or not report.rejected:
             self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
@@ -134,19 +151,9 @@ class WorkerState:
             self.costs.observe(timed)
         if self.history is not None:
             self.history.observe(rounds, report.cells)
-        self._count(report)
+        changes = self.evidence.absorb(rounds, report.cells)
         self.dirty = self.dirty or bool(len(rounds)) or bool(report.cells)
-
-    def _count(self, report: BoundedReport) -> None:
-        """Evidence fades with rounds that drafted: while off, what was learned stays known."""
-        drafting = int((report.rounds.carried_draft_tokens > 0).sum())
-        for counts in self.fast.values():
-            counts.fade(drafting)
-        weight = batch_weight(drafting)
-        for key, counts in report.cells:
-            self.fast.setdefault((key.drafter, key.request_class), _empty()).add(counts, weight)
-            self.pending.setdefault(key, _empty()).add(counts)
-            self.totals.setdefault(key.drafter, _empty()).add(counts)
+        return changes
 
     def statistics(self, slow: SlowCounts, fleet: SlowCounts) -> tuple[DrafterStatistics, ...]:
         """Estimates of every drafter, kept for those who ask why."""
@@ -159,21 +166,10 @@ class WorkerState:
     def _statistics(
         self, traits: DrafterTraits, slow: SlowCounts, fleet: SlowCounts
     ) -> DrafterStatistics:
-        positions, bins = draft_bound(traits, self.hello.limits), traits.score_bins
-        classes = self._classes(traits.name, slow)
-        nothing = _empty()
-        own = [self.fast.get((traits.name, c), nothing).view(positions, bins) for c in classes]
-        shared = [slow.get((traits.name, c), nothing).view(positions, bins) for c in classes]
-        fleet_counts = fleet.get((traits.name, "*"), nothing).view(positions, bins)
-        found = estimate(own, shared, fleet_counts, traits.sparse)
-        self.estimates[traits.name] = (classes, found)
+        positions = draft_bound(traits, self.hello.limits)
+        classes, found = self.evidence.estimate(traits, positions, slow, fleet)
         gain = gain_model(found, traits.sparse)
         return DrafterStatistics(traits, gain, found.verified, classes, found)
-
-    def _classes(self, drafter: str, slow: SlowCounts) -> tuple[str, ...]:
-        """Classes seen by this worker; before it saw any, those of the deployment."""
-        own = sorted(c for d, c in self.fast if d == drafter)
-        return tuple(own or sorted(c for d, c in slow if d == drafter) or ("default",))
 
     def snapshot(self, slow: SlowCounts, fleet: SlowCounts) -> Snapshot:
         """What a policy decides from."""
@@ -218,15 +214,3 @@ class WorkerState:
             predicted_round_s=float(predicted_s.mean()),
             measured_round_s=float(measured_us.mean()) * 1e-6,
         )
-
-
-def pool_bands(cells: Mapping[CellKey, Counts]) -> dict[ClassKey, Counts]:
-    """Slow sums by (drafter, class), context bands added up."""
-    pooled: dict[ClassKey, Counts] = {}
-    for key, counts in cells.items():
-        pooled.setdefault((key.drafter, key.request_class), _empty()).add(counts)
-    return pooled
-
-
-def _empty() -> Counts:
-    return Counts.zeros(MAX_DRAFT_TOKENS)

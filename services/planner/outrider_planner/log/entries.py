@@ -83,7 +83,6 @@ def decode(line: str) -> dict[str, Any]:
 def plan_values(plan: Plan) -> dict[str, Any]:
     """What of a plan the log keeps: its integers, and the sentence."""
     return {
-        "version": plan.version,
         "ladder": plan.requests_ladder,
         "draft_tokens": {item.drafter: item.draft_tokens for item in plan.drafters},
         "target_rows": {item.drafter: item.target_rows for item in plan.drafters},

@@ -16,6 +16,7 @@ from outrider_planner.core.events import (
     ForgetWorker,
     HoldPlan,
     PlannerConfig,
+    PushPlan,
     ReportOutcome,
 )
 from outrider_planner.core.planner import Planner
@@ -52,6 +53,7 @@ class RecordedPlanner(Planner):
         self._weighed: dict[str, Mapping[str, float]] = {}
 
     def on_hello(self, hello: Hello, stream: int, now_s: float) -> list[Effect]:
+        self._begin(now_s)
         effects = super().on_hello(hello, stream, now_s)
         self._put("hello", now_s, hello=hello, stream=stream)
         return effects
@@ -107,22 +109,21 @@ class RecordedPlanner(Planner):
         return effects
 
     def plan(self, incarnation: str, now_s: float) -> list[Effect]:
-        worker = self.workers[incarnation]
-        before = worker.plan
         effects = super().plan(incarnation, now_s)
         held = any(isinstance(effect, HoldPlan) for effect in effects)
-        plan = worker.plan if worker.plan is not before else None
-        shown = None if plan is None else plan_values(plan)
-        self._put("plan", now_s, worker=incarnation, held=held, plan=shown)
+        self._put("plan", now_s, worker=incarnation, held=held, plans=_pushed(effects))
         return effects
 
     def _put(self, kind: str, now_s: float, **values: Any) -> None:
         """An entry, behind a beginning where the journal wants one."""
+        self._begin(now_s)
+        self._journal.put(Entry(kind, now_s, values))
+
+    def _begin(self, now_s: float) -> None:
         self._now_s = now_s
         if self._journal.wants_head():
             for entry in self._head(now_s):
                 self._journal.put(entry)
-        self._journal.put(Entry(kind, now_s, values))
 
     def _put_settings(self, deployment: str, now_s: float) -> None:
         text = self.settings.of(deployment).settings.to_json()
@@ -153,3 +154,15 @@ class RecordedPlanner(Planner):
         self._tables = {digest: text for digest, text in self._tables.items() if digest in used}
         scopes = self._used_scopes()
         self._weighed = {scope: sums for scope, sums in self._weighed.items() if scope in scopes}
+
+
+def _pushed(effects: Sequence[Effect]) -> list[dict[str, Any]]:
+    """Plans with the workers that got them: those that are planned together get the same one."""
+    plans: list[dict[str, Any]] = []
+    for effect in effects:
+        if isinstance(effect, PushPlan):
+            values, version = plan_values(effect.plan), effect.plan.version
+            if not plans or plans[-1]["plan"] != values:
+                plans.append({"workers": {}, "plan": values})
+            plans[-1]["workers"][effect.incarnation] = version
+    return plans

@@ -159,19 +159,19 @@ class Replay:
 
     def _compare(self, entry: Mapping[str, Any], planner: Planner) -> None:
         """Only plans that were pushed stand in the log; of the others nothing was kept."""
-        plan, logged = planner.workers[entry["worker"]].plan, entry["plan"]
-        if logged is None or plan is None:
-            return
-        found = plan_values(plan)
-        keys = ("ladder", "draft_tokens", "target_rows")
-        if all(_lists(found[key]) == _lists(logged[key]) for key in keys):
-            self.agreement.same += 1
-            return
+        for logged in entry["plans"]:
+            for incarnation, version in logged["workers"].items():
+                worker = planner.workers.get(incarnation)
+                if worker is None or worker.plan is None:
+                    continue
+                if _integers(plan_values(worker.plan)) == _integers(logged["plan"]):
+                    self.agreement.same += 1
+                else:
+                    self._differ(f"t={entry['t']:.3f} s, worker {incarnation}, plan {version}")
+
+    def _differ(self, where: str) -> None:
         self.agreement.different += 1
-        if not self.agreement.first_difference:
-            self.agreement.first_difference = (
-                f"t={entry['t']:.3f} s, worker {entry['worker']}, plan {logged['version']}"
-            )
+        self.agreement.first_difference = self.agreement.first_difference or where
 
 
 def writers(entries: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -193,6 +193,11 @@ def _config(values: Mapping[str, Any], parse: Parse) -> PlannerConfig:
         "guard": GuardSettings(**values["guard"]),
     }
     return PlannerConfig(**{**values, **nested}, parse=parse)
+
+
+def _integers(values: Mapping[str, Any]) -> list[Any]:
+    """What two plans must have in common, tuples as the lists that JSON makes of them."""
+    return [_lists(values[key]) for key in ("ladder", "draft_tokens", "target_rows")]
 
 
 def _lists(value: Any) -> Any:

@@ -31,13 +31,13 @@ from outrider_planner.rpc.codec import (
 from outrider_planner.service import PlannerService
 from outrider_planner.sessions import Session
 from outrider_runtime.heartbeat import Heartbeat
-from outrider_runtime.rpc import HEARTBEAT_DEADLINE_S, HEARTBEAT_INTERVAL_S
+from outrider_runtime.rpc import HEARTBEAT_DEADLINE_S
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[wire.PlanRequest, wire.PlanResponse]
 
 SERVICE_NAME = wire.DESCRIPTOR.services_by_name["PlannerService"].full_name
-_CHECK_S = 0.5
+_CHECK_S = 1.0
 _MALFORMED = grpc.StatusCode.INVALID_ARGUMENT
 _REFUSALS = {
     ProtocolVersionError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -130,7 +130,7 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
             if sequence is not None:
                 beat = common.Heartbeat(sequence=sequence)
                 await context.write(wire.PlanResponse(heartbeat=beat))
-            plan = await session.take(HEARTBEAT_INTERVAL_S / 4)
+            plan = await session.take(heartbeat.wait_s(self._service.now_s()))
             if plan is not None:
                 await context.write(wire.PlanResponse(plan=plan_to_wire(plan)))
 

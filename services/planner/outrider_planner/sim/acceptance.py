@@ -177,7 +177,7 @@ class Drafter:
 
 
 def score_bins(scores: FloatArray) -> IntArray:
-    """Bins of a running score, fixed edges, two for each halving: 15 from 2^−½ up, 0 below 2^−7½."""
+    """Bins of a running score, two for each halving: 15 from 2^−½ up, 0 below 2^−7½."""
     places = MAX_BINS + np.floor(2.0 * np.log2(scores)).astype(np.int64)
     return np.clip(places, 0, MAX_BINS - 1)
 

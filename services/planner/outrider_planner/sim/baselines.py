@@ -25,7 +25,6 @@ from outrider_planner.sim.plans import fixed_plan, static_plan
 from outrider_planner.sim.scenarios import Scenario
 
 _REQUESTS, _ROUNDS_EACH = 1024, 64
-_CHAINS = 16_384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +72,9 @@ class Chains:
 class Truth:
     """Everything that can be known of a scenario whose text does not change."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+    def __init__(self, scenario: Scenario, chains: int = 16_384) -> None:
+        """``chains``: how many are looked at for every n; more are more exact and slower."""
+        self.scenario, self._most_chains = scenario, chains
         source = named(scenario.machine)
         requests, positions = scenario.max_requests, scenario.draft_tokens
         self._machine = Machine(source, requests, positions, scenario.truth)
@@ -97,9 +97,7 @@ class Truth:
         context = self._context_tokens()
         rows = requests + np.arange(verify[-1] + 1)
         row_s = self._machine.expected_s(requests, rows, 0, context)
-        prepare_s = np.array(
-            [self._prepare_s(requests, d, context) for d in range(positions + 1)]
-        )
+        prepare_s = np.array([self._prepare_s(requests, d, context) for d in range(positions + 1)])
         pass_s[0, 0] = row_s[0] - prepare_s[0]
         # With drafts in flight the drafter is fed also where none is verified.
         fed_s = self._machine.expected_s(requests, rows[:1], 1, context)[0] - prepare_s[1]
@@ -155,7 +153,7 @@ class Truth:
 
     def _batches(self, requests: int) -> IntArray:
         """(batches, n) places of chains."""
-        batches = max(_CHAINS // requests, 32)
+        batches = max(self._most_chains // requests, 8)
         return self._rng.integers(0, self._chains.lengths.size, (batches, requests))
 
     def _best_first(self, chains: IntArray, length: int) -> tuple[FloatArray, IntArray]:
@@ -204,7 +202,7 @@ def clairvoyant_plan(scenario: Scenario) -> Plan:
     ladder = request_ladder(scenario.max_requests)
     positions = scenario.draft_tokens
     lengths, rows = [], []
-    fixed_load = len({stretch.limit for stretch in scenario.stretches}) == 1
+    fixed_load = len({stretch.limit for stretch in scenario.stretches}) == 1 and scenario.rounds
     for n in ladder:
         if fixed_load and n != ladder[-1]:
             lengths.append(0)

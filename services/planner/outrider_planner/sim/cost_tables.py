@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -35,6 +35,7 @@ CPU = "cpu_135m"
 _CONTEXTS_TOKENS = (256, 2048)
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_DRAFT_TOKENS = 16
+_MOST_ROWS = 3328
 
 
 class CostFileError(ValueError):
@@ -67,11 +68,14 @@ def names() -> tuple[str, ...]:
 def named(name: str) -> MachineTable:
     """A built-in table, or the one in the file of that name.
 
+    ``h200_14b+60ms`` is the built-in table with that much more fixed time in every pass.
+
     Raises:
         CostFileError: neither is there, or the file is no cost table.
     """
-    if name in TARGETS:
-        return _roofline(name)
+    base, _, more_ms = name.partition("+")
+    if base in TARGETS and (not more_ms or more_ms.removesuffix("ms").isdecimal()):
+        return _roofline(base, float(more_ms.removesuffix("ms") or 0) * 1e-3)
     if name == CPU:
         text = resources.files("outrider_planner.sim").joinpath("data", f"{CPU}.json").read_text()
         return from_json(json.loads(text))
@@ -115,9 +119,10 @@ def graph_ladder(most_rows: int) -> tuple[int, ...]:
     return tuple(step for step in steps if step <= most_rows)
 
 
-def _roofline(name: str) -> MachineTable:
+def _roofline(name: str, more_s: float) -> MachineTable:
     target, step = TARGETS[name], DRAFT_STEPS[name]
-    buckets = graph_ladder(2304)
+    target = replace(target, fixed_s=target.fixed_s + more_s)
+    buckets = graph_ladder(_MOST_ROWS)
 
     def drafting(n: IntArray, d: IntArray, context: float) -> FloatArray:
         seconds: FloatArray = d * step.seconds(H200, n, context)

@@ -105,9 +105,7 @@ class Machine:
         return float((1 - part) * ends[0, place] + part * ends[1, place])
 
 
-def _ends(
-    curves: CurveSet, ends: tuple[float, float], rows: IntArray, factor: float
-) -> FloatArray:
+def _ends(curves: CurveSet, ends: tuple[float, float], rows: IntArray, factor: float) -> FloatArray:
     """(2, R + 1): seconds by rows at the shortest and the longest measured context."""
     if not curves:
         return np.zeros((2, rows.size))

@@ -6,7 +6,7 @@ Knows when reports leave and when plans arrive. Does not judge the result. Where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,7 +76,9 @@ class FixedDirector:
 class PlannerDirector:
     """The real planner core with one worker."""
 
-    def __init__(self, hello: Hello, policy: Policy, warm: dict[str, int], interval_ms: int) -> None:
+    def __init__(
+        self, hello: Hello, policy: Policy, warm: dict[str, int], interval_ms: int
+    ) -> None:
         self._planner = Planner(PlannerConfig(policy=policy, report_interval_ms=interval_ms))
         self._hello, self._warm = hello, warm
         self._last_tick_s = 0.0
@@ -154,7 +156,7 @@ def hello_for(scenario: Scenario, machine: MachineTable, score_bins: int) -> Hel
         DRAFTER,
         cost=DrafterCost.HOST if scenario.sparse else DrafterCost.AUTOREGRESSIVE,
         max_draft_tokens=d,
-        sparse=scenario.sparse,
+        sparse=scenario.sparse and not scenario.claims_dense,
         score_bins=score_bins,
         writes_kv=not scenario.sparse,
     )
@@ -179,9 +181,7 @@ def play(scenario: Scenario, policy: Policy | Plan, seed: int = 0) -> Run:
     work = work_list(scenario.stretches, scenario.lengths, work_rng)
     lasting = scenario.lengths.persistent
     world = World(work, endless=scenario.rounds is not None, persistent=lasting)
-    machine = Machine(
-        machine_table, scenario.max_requests, scenario.draft_tokens, scenario.truth
-    )
+    machine = Machine(machine_table, scenario.max_requests, scenario.draft_tokens, scenario.truth)
     labels = class_names(scenario)
     known = tuple(dict.fromkeys(labels))
     classes = np.array([known.index(label) for label in labels])
@@ -254,4 +254,3 @@ def _pushed(effects: Sequence[Effect]) -> Plan | None:
             raise RuntimeError(f"no plan: {effect.reason}") from effect.error
     plans = [effect.plan for effect in effects if isinstance(effect, PushPlan)]
     return plans[-1] if plans else None
-

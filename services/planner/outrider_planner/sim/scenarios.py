@@ -1,44 +1,51 @@
 """Scenarios: a machine, a world of acceptance, a list of work, and what happens in between.
 
 Knows how a scenario is written down and the ones that can be asked for by name. Does not know how
-they are played (runner.py) or judged (baselines.py, suite.py).
+they are played (runner.py) or judged (baselines.py, targets.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from outrider_planner.sim.acceptance import CHAT, CODE, EDIT, ESSAY, MATH, PROSE, Domain, Spread
-from outrider_planner.sim.cost_tables import MachineTable
+from outrider_planner.sim.cost_tables import CPU, MachineTable
 from outrider_planner.sim.machine import TrueCosts
 from outrider_planner.sim.worker import Shift
 from outrider_planner.sim.world import Lengths, Stretch
+
+# Tokens differ much, and a noise of 1.15 on their logits gives scores of AUC 0.85.
+INFORMATIVE = Spread(token=1.6, score_noise=1.15)
+PERFECT = replace(INFORMATIVE, score_noise=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything but the policy and the seed.
 
-    ``rounds`` None: the list is served to its end, as fixed work. ``warm``: the fleet's
-    statistics are in the store before the worker starts. ``labelled``: the planner is told each
-    request's domain as its class. ``skip_rounds`` are played before anything is measured.
+    ``rounds`` None: the list is served to its end, as fixed work. ``skip_rounds`` are played
+    before anything is measured. ``warm``: the fleet's statistics are in the store before the
+    worker starts. ``labelled``: the planner is told each request's domain as its class.
+    ``claims_dense``: a sparse drafter that does not say so.
     """
 
     name: str
     machine: str
     domains: tuple[Domain, ...]
     stretches: tuple[Stretch, ...]
-    spread: Spread = Spread()
-    lengths: Lengths = Lengths()
-    truth: TrueCosts = TrueCosts()
+    spread: Spread = field(default_factory=Spread)
+    lengths: Lengths = field(default_factory=Lengths)
+    truth: TrueCosts = field(default_factory=TrueCosts)
     shifts: tuple[Shift, ...] = ()
     rounds: int | None = 400
     skip_rounds: int = 50
     draft_tokens: int = 7
     warm: bool = True
     labelled: bool = False
+    claims_dense: bool = False
     report_interval_ms: int = 250
     plan_delay_s: float = 0.01
 
@@ -67,35 +74,30 @@ class Scenario:
 
 
 def steady(
-    machine: str,
-    requests: int,
-    domains: Sequence[Domain],
-    *,
-    mix: Sequence[float] | None = None,
-    name: str | None = None,
-    **changes: object,
+    machine: str, requests: int, domains: Sequence[Domain], name: str = "", **changes: Any
 ) -> Scenario:
-    """n requests at all times; one that ends is replaced at once."""
-    shares = tuple(mix) if mix else (1.0 / len(domains),) * len(domains)
+    """n requests at all times; one that ends is replaced at once. Domains in equal shares."""
+    shares = (1.0 / len(domains),) * len(domains)
     text = name or f"steady:{machine}:{'+'.join(d.name for d in domains)}:n={requests}"
     stretches = (Stretch(max(64, 8 * requests), requests, shares),)
-    scenario = Scenario(text, machine, tuple(domains), stretches)
-    return replace(scenario, **changes)  # type: ignore[arg-type]
+    return replace(Scenario(text, machine, tuple(domains), stretches), **changes)
 
 
 def dip(machine: str = "h200_14b", requests: int = 16, span_rounds: int = 300) -> Scenario:
-    """Acceptance good, then next to none, then good again (conditionals 0.8 → 0.05 → 0.8)."""
-    good = Domain.of("good", (0.8,) * 7)
-    shifts = (Shift(span_rounds, logit=-6.0), Shift(2 * span_rounds, logit=0.0))
+    """Acceptance good, then next to none, then good again (conditionals 0.8 → 0.05 → 0.8).
+
+    Measured after the return, for eight times as long as the dip took.
+    """
     return steady(
         machine,
         requests,
-        (good,),
+        (Domain.of("good", (0.8,) * 7),),
         name=f"dip:{machine}:n={requests}",
-        shifts=shifts,
-        rounds=5 * span_rounds,
+        shifts=(Shift(span_rounds, logit=-6.0), Shift(2 * span_rounds, logit=0.0)),
+        rounds=10 * span_rounds,
         skip_rounds=2 * span_rounds,
         spread=Spread(request=0.2, token=0.5),
+        lengths=Lengths(persistent=True),
     )
 
 
@@ -114,90 +116,111 @@ def churn(machine: str = "h200_14b", requests: int = 96) -> Scenario:
 
 
 def switch(machine: str = "h200_14b", requests: int = 16, back: bool = False) -> Scenario:
-    """All text turns from code to chat, or back."""
+    """All text turns from code to chat in round 300, or back."""
     first, second = (1, 0) if back else (0, 1)
-    shifts = (Shift(0, domain=first), Shift(300, domain=second))
     return steady(
         machine,
         requests,
         (CODE, CHAT),
         name=f"switch:{machine}:n={requests}:{'to-code' if back else 'to-chat'}",
-        shifts=shifts,
+        shifts=(Shift(0, domain=first), Shift(300, domain=second)),
         rounds=500,
         skip_rounds=350,
     )
 
 
-# Tokens per second that the 14B model gives without drafts, by n: what the ramp asks of it.
+def ramp(machine: str = "h200_14b", each: int = 2) -> Scenario:
+    """1 → 256 → 1 requests at once, with code on the way up and prose on the way down.
+
+    Fixed work: every place serves so many requests at each step, however long it takes.
+    """
+    loads = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    stretches = [
+        *(Stretch(max(2, each * load), load, (1.0, 0.0)) for load in loads),
+        *(Stretch(max(2, each * load), load, (0.0, 1.0)) for load in reversed(loads)),
+    ]
+    return _fixed_work(f"ramp:{machine}", machine, stretches)
+
+
+# Tokens per second that the 14B model gives without drafts, by n: what the arrivals ask of it.
 _PLAIN_RATES = {
-    **{1: 112.0, 2: 224.0, 4: 445.0, 8: 880.0, 16: 1740.0, 32: 3350.0, 64: 6150.0},
-    **{128: 10_000.0, 256: 12_500.0},
+    1: 112.0,
+    2: 224.0,
+    4: 445.0,
+    8: 880.0,
+    16: 1740.0,
+    32: 3350.0,
+    64: 6150.0,
+    128: 10_000.0,
+    256: 12_500.0,
 }
 
 
-def ramp(machine: str = "h200_14b", octave_s: float = 4.0) -> Scenario:
-    """Arrivals for which plain decoding runs 1 → 256 → 1 requests, code on the way up and prose
-    on the way down. Fixed work: every policy serves the same requests."""
-    lengths = Lengths()
+def arrivals(machine: str = "h200_14b", octave_s: float = 2.5) -> Scenario:
+    """Arrivals at which plain decoding runs 1 → 256 → 1 requests, in time; code, then prose.
+
+    Fixed work from outside: a faster policy has fewer requests running at once.
+    """
     loads = (*_PLAIN_RATES, *reversed(_PLAIN_RATES))
     stretches = []
     for place, load in enumerate(loads):
         mix = (1.0, 0.0) if place < len(loads) // 2 else (0.0, 1.0)
-        per_s = _PLAIN_RATES[load] / lengths.mean_tokens
+        per_s = _PLAIN_RATES[load] / Lengths().mean_tokens
         # The outermost steps last longer, so that more than one request runs alone.
         span_s = octave_s * max(1.0, 4.0 / load)
         stretches.append(Stretch(max(round(span_s * per_s), 2), 256, mix, per_s))
-    return Scenario(
-        name=f"ramp:{machine}",
-        machine=machine,
-        domains=(CODE, ESSAY),
-        stretches=tuple(stretches),
-        lengths=lengths,
-        rounds=None,
-        skip_rounds=0,
-    )
+    return _fixed_work(f"arrivals:{machine}", machine, stretches)
 
 
-def mixed(machine: str = "h200_14b", requests: int = 96, noise: float | None = 0.5) -> Scenario:
-    """Chat, code and maths in one batch; scores of AUC 0.85 at a noise of 0.5."""
-    return steady(
-        machine,
-        requests,
-        (CHAT, CODE, MATH),
-        name=f"mixed:{machine}:n={requests}:noise={noise}",
-        spread=Spread(score_noise=noise),
-    )
+def mixed(machine: str = "h200_14b", requests: int = 96, spread: Spread = INFORMATIVE) -> Scenario:
+    """Chat, code and maths in one batch, that differ from token to token."""
+    name = f"mixed:{machine}:n={requests}:noise={spread.score_noise}"
+    return steady(machine, requests, (CHAT, CODE, MATH), name=name, spread=spread)
 
 
-def sparse(machine: str = "cpu_135m", requests: int = 4) -> Scenario:
+def lookups(machine: str = CPU, requests: int = 4) -> Scenario:
     """Prompt lookup: code edits and prose in one batch; most rounds of prose have no draft."""
-    return steady(
-        machine,
-        requests,
-        (EDIT, PROSE),
-        name=f"sparse:{machine}:n={requests}",
-        spread=Spread(score_noise=None),
-    )
+    name = f"lookups:{machine}:n={requests}"
+    return steady(machine, requests, (EDIT, PROSE), name=name, spread=Spread(score_noise=None))
 
 
-NAMED: Mapping[str, partial[Scenario]] = {
-    "steady-code": partial(steady, "h200_14b", 16, (CODE,)),
-    "steady-chat": partial(steady, "h200_14b", 128, (CHAT,)),
-    "mixed": partial(mixed),
-    "dip": partial(dip),
-    "churn": partial(churn),
-    "switch": partial(switch),
-    "ramp": partial(ramp),
-    "sparse": partial(sparse),
-    "misread-costs": partial(
-        steady,
-        "h200_14b",
-        64,
-        (CODE,),
-        name="misread-costs",
-        truth=TrueCosts(target_factor=1.3, draft_factor=2.0),
-    ),
-    "bursts": partial(
-        steady, "h200_14b", 64, (CODE,), name="bursts", spread=Spread(burst=1.0, burst_keep=0.97)
-    ),
+def misread_costs(machine: str = "h200_14b", requests: int = 64) -> Scenario:
+    """The target is 1.3 times as dear as its table says, the drafter twice."""
+    truth = TrueCosts(target_factor=1.3, draft_factor=2.0)
+    return steady(machine, requests, (CODE,), name="misread-costs", truth=truth)
+
+
+def bursts(machine: str = "h200_14b", requests: int = 64) -> Scenario:
+    """Requests go through easy and hard stretches of some thirty rounds."""
+    spread = Spread(burst=1.0, burst_keep=0.97)
+    return steady(machine, requests, (CODE,), name="bursts", spread=spread)
+
+
+def _fixed_work(name: str, machine: str, stretches: Sequence[Stretch]) -> Scenario:
+    return Scenario(name, machine, (CODE, ESSAY), tuple(stretches), rounds=None, skip_rounds=0)
+
+
+def _steady_of(domain: Domain) -> Callable[..., Scenario]:
+    def make(machine: str = "h200_14b", requests: int = 32) -> Scenario:
+        return steady(machine, requests, (domain,))
+
+    return make
+
+
+# Every one takes ``machine``; those that hold a load steady take ``requests``.
+NAMED: Mapping[str, Callable[..., Scenario]] = {
+    "steady-chat": _steady_of(CHAT),
+    "steady-code": _steady_of(CODE),
+    "steady-math": _steady_of(MATH),
+    "mixed": mixed,
+    "perfect-scores": partial(mixed, spread=PERFECT),
+    "useless-scores": partial(mixed, spread=replace(INFORMATIVE, score_noise=float("inf"))),
+    "bursts": bursts,
+    "dip": dip,
+    "switch": switch,
+    "churn": churn,
+    "ramp": ramp,
+    "arrivals": arrivals,
+    "lookups": lookups,
+    "misread-costs": misread_costs,
 }

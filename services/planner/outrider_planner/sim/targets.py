@@ -15,7 +15,17 @@ from outrider_planner.core.types import FloatArray
 from outrider_planner.sim.baselines import frozen_at, likely_best_lengths
 from outrider_planner.sim.cells import CellResult
 from outrider_planner.sim.contenders import CLAIRVOYANT, OFF, Interval, in_parallel, run_of
-from outrider_planner.sim.scenarios import Scenario, churn, dip, mixed, ramp, switch
+from outrider_planner.sim.scenarios import (
+    INFORMATIVE,
+    PERFECT,
+    Scenario,
+    arrivals,
+    churn,
+    dip,
+    mixed,
+    ramp,
+    switch,
+)
 
 # Rounds after a shift within which a policy must be back, and those it is then measured over.
 RECOVERY_ROUNDS, JUDGED_ROUNDS = 50, 100
@@ -127,12 +137,12 @@ def _worst_regret(results: Sequence[CellResult]) -> str:
 def score_claims(seeds: int, processes: int) -> list[Claim]:
     """What picking by scores gains over the best fixed length, at n = 64, 96, 128."""
     found = []
-    for noise, target, text in (
-        (0.5, 1.05, "informative scores (AUC 0.85), n = 64–128, 14B, against best static"),
-        (0.0, 1.08, "perfect scores, n = 64–128, 14B, against best static"),
+    for spread, target, text in (
+        (INFORMATIVE, 1.05, "informative scores (AUC 0.85), n = 64–128, 14B, against best static"),
+        (PERFECT, 1.08, "perfect scores, n = 64–128, 14B, against best static"),
     ):
         scenarios = [
-            replace(mixed("h200_14b", n, noise), rounds=400, skip_rounds=100)
+            replace(mixed("h200_14b", n, spread), rounds=400, skip_rounds=100)
             for n in (64, 96, 128)
         ]
         ours = np.stack([against_static(s, seeds, processes) for s in scenarios])
@@ -167,20 +177,34 @@ def _rate(scenario: Scenario, contender: str, seed: int, last: int | None) -> fl
 # Fixed work ---------------------------------------------------------------------------------
 
 
-def ramp_claims(seeds: int, processes: int, most: int = 7) -> list[Claim]:
-    """Load 1 → 256 → 1 as fixed work: each metric against the fixed length best on it."""
-    scenario = ramp()
-    contenders = ["two_stage", *(f"static:{k}" for k in range(most + 1))]
+def ramp_claims(seeds: int, processes: int) -> list[Claim]:
+    """Load 1 → 256 → 1 as fixed work: each metric against the fixed length best on it.
+
+    Where concurrency follows the work, speed is device time; where arrivals come from outside,
+    the device is busy whatever the policy, and speed is what each request sees. Both are listed.
+    """
+    return [
+        *_work_claims("ramp 1 → 256 → 1", ramp(), seeds, processes),
+        *_work_claims("arrivals for 1 → 256 → 1", arrivals(), seeds, processes),
+    ]
+
+
+def _work_claims(text: str, scenario: Scenario, seeds: int, processes: int) -> list[Claim]:
+    lengths = range(4)
+    contenders = ["two_stage", CLAIRVOYANT, *(f"static:{k}" for k in lengths)]
     jobs = [(scenario, name, seed) for name in contenders for seed in range(seeds)]
     found = np.array(in_parallel(_work, jobs, processes)).reshape(len(contenders), seeds, 2)
     claims = []
-    for metric, text in enumerate(("device-busy time", "mean time per output token")):
-        means = found[1:, :, metric].mean(axis=1)
-        best = int(means.argmin())
-        ratio = found[1 + best, :, metric] / found[0, :, metric]
-        note = f"best static K = {best}; by K, relative to it: {_listed(means / means.min())}"
-        claims.append(claim_of(f"ramp 1 → 256 → 1, {text}, best static / ours", 1.12, ratio,
-                               note=note))
+    for metric, name in enumerate(("device-busy time", "mean time per output token")):
+        means = found[2:, :, metric].mean(axis=1)
+        best = found[2 + int(means.argmin()), :, metric]
+        reached = float((best / found[1, :, metric]).mean())
+        note = (
+            f"best static K = {lengths[int(means.argmin())]}; by K, relative to it: "
+            f"{_listed(means / means.min())}; one plan from the true mix reaches {reached:.3f}"
+        )
+        ratio = best / found[0, :, metric]
+        claims.append(claim_of(f"{text}, {name}, best static / ours", 1.12, ratio, note=note))
     return claims
 
 
@@ -215,7 +239,14 @@ def lightspec_claims(seeds: int, processes: int) -> list[Claim]:
     """Where the published planner fails: it stays off after a dip and starves under churn."""
     claims = []
     cases: tuple[tuple[str, Sequence[Callable[[], Scenario]]], ...] = (
-        ("after an acceptance dip", [lambda n=n: dip(requests=n) for n in (4, 16, 48)]),
+        (
+            "after an acceptance dip",
+            [
+                lambda: dip("h200_moe_30b_a3b", 2),
+                lambda: dip("h200_moe_30b_a3b", 8),
+                lambda: dip("h200_14b", 96),
+            ],
+        ),
         ("under churn", [lambda n=n: churn(requests=n) for n in (64, 128, 256)]),
     )
     for text, makers in cases:

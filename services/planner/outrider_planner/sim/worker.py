@@ -84,7 +84,9 @@ class SimulatedWorker:
         if self.world.endless:
             self.world.age(self._rng)
 
-    def round(self, tables: PlanTables, shift: Shift, now_s: float) -> tuple[RoundOutcome, RoundRecord]:
+    def round(
+        self, tables: PlanTables, shift: Shift, now_s: float
+    ) -> tuple[RoundOutcome, RoundRecord]:
         """Plays one round; at least one request runs or has arrived."""
         self._join(self.world.admit(now_s))
         n = self.world.requests

@@ -62,9 +62,7 @@ class Lengths:
     persistent: bool = False
 
 
-def work_list(
-    stretches: Sequence[Stretch], lengths: Lengths, rng: np.random.Generator
-) -> WorkList:
+def work_list(stretches: Sequence[Stretch], lengths: Lengths, rng: np.random.Generator) -> WorkList:
     """Draws a list; the same generator state gives the same list."""
     count = sum(stretch.requests for stretch in stretches)
     domain = [rng.choice(len(s.mix), s.requests, p=np.array(s.mix)) for s in stretches]

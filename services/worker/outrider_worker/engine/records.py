@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from outrider_worker.engine.types import RequestKey
+
 
 @dataclass(frozen=True, slots=True)
 class DraftOutcome:
     """What became of one request's drafts in one round.
 
     accepted ≤ verified ≤ len(bins) ≤ asked_tokens; a sparse drafter often has no bins at all.
+    request and tenant_salt say whose it was; they leave this worker in no report.
     """
 
     drafter: str
@@ -19,6 +22,8 @@ class DraftOutcome:
     verified: int
     accepted: int
     score_map_version: int = 0
+    request: RequestKey | None = None
+    tenant_salt: bytes = b""
 
 
 class LaunchMode(Enum):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from outrider_worker.engine.records import DraftOutcome, RoundRecord
+from outrider_worker.engine.samples import fair
 from outrider_worker.engine.types import MAX_SCORE_BINS
 
 # Upper edges of the context bands, in tokens; what lies above is the last band.
@@ -76,13 +77,16 @@ CellKey = tuple[str, str, int]
 
 
 def tally(records: Iterable[RoundRecord]) -> dict[CellKey, AcceptanceCell]:
-    """Sum the outcomes of many rounds by cell."""
+    """Sum the outcomes of many rounds by cell, each request and key within its share."""
+    outcomes = (outcome for record in records for outcome in record.outcomes)
     cells: dict[CellKey, AcceptanceCell] = {}
-    for record in records:
-        for outcome in record.outcomes:
-            key = (outcome.drafter, outcome.request_class, context_band(outcome.context_tokens))
-            cells.setdefault(key, AcceptanceCell()).add(outcome)
+    for outcome in fair(outcomes, _cell_of):
+        cells.setdefault(_cell_of(outcome), AcceptanceCell()).add(outcome)
     return cells
+
+
+def _cell_of(outcome: DraftOutcome) -> CellKey:
+    return (outcome.drafter, outcome.request_class, context_band(outcome.context_tokens))
 
 
 def _count_prefix(counts: list[int], length: int) -> None:

@@ -74,6 +74,8 @@ class Turn:
                 verified=verified,
                 accepted=accepted,
                 score_map_version=score_map.version if score_map else 0,
+                request=request.spec.key,
+                tenant_salt=request.spec.tenant_salt,
             )
         )
 

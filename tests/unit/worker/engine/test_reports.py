@@ -42,8 +42,6 @@ def test_a_report_carries_every_round_once_and_sums_that_agree() -> None:
     assert sum(message.emitted_tokens) == sum(r.emitted_tokens for r in rounds)
     assert (message.sequence, message.clamps, message.dropped_rounds) == (3, 2, 1)
     assert {cell.request_class for cell in message.cells} == {"greedy", "sampled"}
-    assert sum(sum(cell.accepted) for cell in message.cells) == sum(message.accepted_tokens)
-    assert sum(sum(cell.drafted) for cell in message.cells) == sum(message.pool_tokens)
     for cell in message.cells:
         for position, drafted in enumerate(cell.drafted):
             in_bins = [
@@ -52,6 +50,27 @@ def test_a_report_carries_every_round_once_and_sums_that_agree() -> None:
                 if place == position
             ]
             assert sum(in_bins) == drafted <= cell.asked_by_position[position] <= cell.asked
+
+
+def test_reports_of_short_intervals_count_every_draft() -> None:
+    """Rounds and cells tell of the same drafts as long as no request brings more than its share."""
+    records = _records()
+    for start in range(0, len(records), 32):
+        message = reports_to_wire(1, records[start : start + 32], Guard().snapshot(), 0, 0)
+        assert sum(sum(cell.accepted) for cell in message.cells) == sum(message.accepted_tokens)
+        assert sum(sum(cell.drafted) for cell in message.cells) == sum(message.pool_tokens)
+        bounds = zip(
+            *(message.requests, message.carried_draft_tokens, message.pool_tokens),
+            message.target_rows,
+            strict=True,
+        )
+        assert all(rows - n <= pool <= n * carried for n, carried, pool, rows in bounds)
+
+
+def test_one_request_brings_at_most_32_samples_of_a_cell() -> None:
+    records = _records()
+    cells = reports_to_wire(1, records, Guard().snapshot(), 0, 0).cells
+    assert {cell.request_class: cell.asked for cell in cells} == {"greedy": 64, "sampled": 32}
 
 
 def test_drafted_verified_accepted_are_three_counts() -> None:

@@ -19,8 +19,9 @@ from outrider_planner.core.policies.base import (
     draft_bound,
 )
 from outrider_planner.core.policies.static import OffPolicy
-from outrider_planner.core.search import DrafterDecision, Stage, first_best, tabulate
-from outrider_planner.core.types import FloatArray, Objective, ProbeDirective, WorkerLimits
+from outrider_planner.core.search import DrafterDecision, first_best
+from outrider_planner.core.stage import Stage, chunks, tabulate
+from outrider_planner.core.types import IntArray, Objective, ProbeDirective, WorkerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +50,21 @@ class DsparkPolicy:
 
 def _decide(item: DrafterStatistics, length: int, cost: CostModel) -> DrafterDecision:
     name, gain = item.traits.name, item.gain
-    steps, rows = len(cost.ladder), np.arange(gain.positions + 1)
-    verify = np.zeros((steps, rows.size), dtype=np.int64)
-    accepted, pass_s, prepare_s = (np.zeros(verify.shape) for _ in range(3))
-    for s, pool in enumerate(gain.pools(cost.ladder)):
-        stage = tabulate(name, gain, cost, s, pool)
-        speed = _speed(stage, cost)
-        column = first_best(speed, speed.max(), axis=1)
-        verify[s] = stage.verify[column]
-        accepted[s], pass_s[s] = stage.gain[rows, column], stage.pass_s[rows, column]
-        prepare_s[s] = stage.prepare_s
+    stages = [tabulate(name, gain, cost, steps) for steps in chunks(cost.ladder)]
+    taken = [stage.taken(_columns(stage, cost)) for stage in stages]
+    verify, accepted, pass_s, prepare_s = map(np.concatenate, zip(*taken, strict=True))
     tokens = np.array(cost.ladder) + accepted[:, length]
     rate = tokens / (pass_s[:, length] + prepare_s[:, length])
-    draft = np.full(steps, length, dtype=np.int64)
+    draft = np.full(rate.size, length, dtype=np.int64)
     return DrafterDecision(name, draft, verify, rate, accepted, pass_s, prepare_s)
 
 
-def _speed(stage: Stage, cost: CostModel) -> FloatArray:
-    """(n + G)·SPS(n + V) of every carried d, (K + 1, C); 0 where V > n·d."""
-    sps = 1.0 / cost.target_s[stage.requests + stage.verify]
-    result: FloatArray = np.where(
-        np.isfinite(stage.pass_s), (stage.requests + stage.gain) * sps, 0.0
-    )
-    return result
+def _columns(stage: Stage, cost: CostModel) -> IntArray:
+    """The V of the greatest (n + G)·SPS(n + V) for every carried d, (S, K + 1)."""
+    sps = 1.0 / cost.target_s[stage.requests[:, None] + stage.verify]
+    speed = (stage.requests[:, None, None] + stage.gain) * sps[:, None, :]
+    speed[~np.isfinite(stage.pass_s)] = 0.0
+    return first_best(speed, speed.max(axis=(1, 2), keepdims=True), axis=2)
 
 
 def _reason(found: tuple[DrafterDecision, ...], requests: int, step: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from outrider_planner.core.gain import class_gains, gain_model
 from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.policies.base import Bounds, DrafterStatistics, Snapshot
-from outrider_planner.core.search import LatencyBound
+from outrider_planner.core.stage import LatencyBound
 from outrider_planner.core.types import ClassRule, FloatArray
 
 # A class with fewer of the request-rounds has next to left; its bound is not looked at.

@@ -1,0 +1,86 @@
+"""Whether one worker sees what others see, and what they see together.
+
+Knows two tests, of acceptance and of times, each with a tolerance for what no plan would show and
+another for chance. Does not know who is compared, nor what follows from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider_planner.core.evidence import ClassKey, Evidence
+from outrider_planner.core.sums import Counts
+from outrider_planner.core.types import FloatArray
+from outrider_planner.core.worker_state import WorkerState
+
+ACCEPTANCE_TOLERANCE = 0.05
+COST_TOLERANCE = 0.10
+_STANDARD_ERRORS = 3.0
+# Positions of one draft are accepted or not together, which widens the spread of their sum.
+_OVERDISPERSION = 2.0
+_LEAST_EVIDENCE_TOKENS = 64.0
+
+
+def are_alike(worker: WorkerState, others: WorkerState) -> bool:
+    """Whether one plan can serve both; too little evidence is no difference."""
+    known = others.evidence.fast
+    accepted = all(_accepts_alike(c, known.get(key)) for key, c in worker.evidence.fast.items())
+    return accepted and _costs_alike(worker, others)
+
+
+def pooled(lead: Evidence, members: Sequence[Evidence]) -> Evidence:
+    """The fast sums of many, judged as ``lead`` judges; nothing of it is stored or counted."""
+    fast: dict[ClassKey, Counts] = {}
+    for evidence in members:
+        for key, counts in evidence.fast.items():
+            held = fast.setdefault(key, Counts.zeros(counts.asked.size, counts.grid.shape[2]))
+            held.add(counts)
+    return Evidence(fast=fast, drifts=lead.drifts, calibrations=lead.calibrations)
+
+
+def present_target_s(worker: WorkerState) -> float:
+    """Seconds of a pass over as many rows as requests fit, as lately; 0 without a table."""
+    return float(_target_s(worker)[0]) if worker.costs.has_table else 0.0
+
+
+def _accepts_alike(own: Counts, others: Counts | None) -> bool:
+    verified = float(own.verified.sum())
+    if verified < _LEAST_EVIDENCE_TOKENS:
+        return True
+    if others is None:
+        return False
+    rates = _ratio(others.accepted, others.verified)
+    expected = own.verified * rates
+    spread = math.sqrt(_OVERDISPERSION * float((expected * (1.0 - rates)).sum()))
+    drafts = own.asked[:, None] * _ratio(others.drafted, others.asked[:, None])
+    return _is_near(float(own.accepted.sum()), float(expected.sum()), spread) and _is_near(
+        float(own.drafted.sum()), float(drafts.sum()), math.sqrt(float(drafts.sum()))
+    )
+
+
+def _is_near(found: float, expected: float, spread: float) -> bool:
+    tolerance = ACCEPTANCE_TOLERANCE * max(expected, found)
+    return abs(found - expected) <= tolerance + _STANDARD_ERRORS * spread
+
+
+def _costs_alike(worker: WorkerState, others: WorkerState) -> bool:
+    if not (worker.costs.has_table and others.costs.has_table):
+        return worker.costs.has_table == others.costs.has_table
+    own_s, their_s = _target_s(worker), _target_s(others)
+    return bool((np.abs(np.log(own_s / their_s)) <= COST_TOLERANCE).all())
+
+
+def _target_s(worker: WorkerState) -> FloatArray:
+    """At the most requests, at the most rows, and at one row."""
+    limits = worker.hello.limits
+    rows = np.array([limits.max_running_requests, limits.max_rows_per_forward, 1])
+    return worker.costs.present_target_s(rows)
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """0 where nothing was seen."""
+    result: FloatArray = np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
+    return result

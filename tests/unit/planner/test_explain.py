@@ -1,0 +1,201 @@
+"""Why a plan is as it is, what it would be otherwise, and what runs beside it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outrider_planner.core.cells import cell
+from outrider_planner.core.explain import Explanation, explain
+from outrider_planner.core.planner import Planner
+from outrider_planner.core.policies import Decision, parse
+from outrider_planner.core.settings import DeploymentSettings, SettingsError
+from outrider_planner.core.shared_costs import CostTableError
+from outrider_planner.core.types import CostTable, Objective
+from outrider_planner.core.whatif import Answer, CostRatios, Question, answer
+from tests.unit.planner.builders import World, make_hello, make_report, make_rounds, make_table
+from tests.unit.planner.joined import GOOD, joined, told
+
+
+def taught(acceptance: float = 0.8, requests: int = 2, **hello: Any) -> Planner:
+    planner = Planner(joined()[0].config)
+    World(planner, make_hello(**hello), acceptance, requests).run(96)
+    return planner
+
+
+def explained(planner: Planner, requests: int | None = None) -> Explanation:
+    decision = planner.workers["worker-1"].decision
+    assert decision is not None
+    return explain(planner.basis["worker-1"], decision, requests)
+
+
+def asked(planner: Planner, question: Question) -> Answer:
+    worker = planner.workers["worker-1"]
+    assert worker.decision is not None
+    return answer(question, planner.basis["worker-1"], worker.decision, worker.hello, parse)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 8])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_chosen_cell_is_what_the_plan_says_and_nothing_beats_it(
+    requests: int, sparse: bool
+) -> None:
+    planner = taught(sparse=sparse)
+    found = explained(planner, requests)
+    (why,) = found.drafters
+    plan = planner.workers["worker-1"].plan
+    assert plan is not None
+    assert why.chosen is not None
+    step = plan.requests_ladder.index(requests)
+    d = plan.drafters[0].draft_tokens[step]
+    assert (why.chosen.draft_tokens, why.chosen.rows) == (d, plan.drafters[0].target_rows[step][d])
+    decision = planner.workers["worker-1"].decision
+    assert decision is not None
+    rate = decision.drafters[0].rate[step]
+    assert why.chosen.rate_tokens_per_s == pytest.approx(rate, rel=0.003)
+    assert len(why.rivals) == 2
+    assert all(rival.draft_tokens != d for rival in why.rivals)
+    assert all(
+        rival.rate_tokens_per_s <= why.chosen.rate_tokens_per_s * 1.004 for rival in why.rivals
+    )
+
+
+def test_the_parts_of_a_cell_add_up() -> None:
+    planner = taught()
+    (why,) = explained(planner, 2).drafters
+    assert why.chosen is not None
+    assert why.off is not None
+    for found in (why.chosen, *why.rivals, why.off):
+        made = (found.requests + found.accepted_tokens) / found.round_s
+        assert found.rate_tokens_per_s == pytest.approx(made)
+        assert found.rows == found.requests + found.verify_tokens
+    assert why.off.rate_vs_off_ratio == pytest.approx(1.0)
+    assert why.off.target_s == pytest.approx(0.012, rel=0.05)
+
+
+def test_an_n_between_two_steps_is_served_by_the_next_larger() -> None:
+    found = explained(taught(), 5)
+    assert (found.requests, found.ladder_requests) == (5, 6)
+
+
+def test_evidence_and_its_sources_are_told() -> None:
+    found = explained(taught())
+    (why,) = found.drafters
+    assert found.requests == 2
+    assert why.verified > 100
+    assert why.survival[0] == pytest.approx(0.8, abs=0.1)
+    assert list(why.survival) == sorted(why.survival, reverse=True)
+    assert found.sources.own_verified == pytest.approx(why.verified)
+    assert (found.sources.cost, found.sources.warm) == ("measured", False)
+
+
+def test_without_costs_nothing_has_a_price() -> None:
+    planner, _ = joined(hello=make_hello(cost_table=None))
+    (why,) = explained(planner).drafters
+    assert (why.chosen, why.off, why.rivals) == (None, None, ())
+
+
+def test_what_if_without_an_assumption_is_the_running_plan() -> None:
+    found = asked(taught(), Question())
+    for mine, running in zip(found.cells, found.running, strict=True):
+        assert mine is not None
+        assert running is not None
+        assert mine.rate_tokens_per_s == pytest.approx(running.rate_tokens_per_s, rel=0.004)
+
+
+def test_what_if_another_policy() -> None:
+    planner = taught()
+    found = asked(planner, Question(policy="static:1"))
+    assert found.policy == "static:1"
+    assert [item.draft_tokens for item in found.cells if item] == [1] * len(found.ladder)
+    assert planner.settings.of("demo").settings == planner.config.default_settings()
+    with pytest.raises(SettingsError, match="unknown policy"):
+        asked(planner, Question(policy="fastest"))
+
+
+def test_what_if_drafts_never_hold_or_always_do() -> None:
+    planner = taught()
+    never = asked(planner, Question(acceptance={"ngram": (0.0,)}))
+    assert [item.draft_tokens for item in never.cells if item] == [0] * len(never.ladder)
+    always = asked(planner, Question(acceptance={"ngram": (1.0,)}))
+    first = always.cells[0]
+    assert first is not None
+    assert first.accepted_tokens == pytest.approx(first.verify_tokens)
+    assert first.draft_tokens == 4
+
+
+def test_what_if_costs_were_others() -> None:
+    planner = taught()
+    dear = asked(planner, Question(cost_ratios=CostRatios(draft=100.0)))
+    assert [item.draft_tokens for item in dear.cells if item] == [0] * len(dear.ladder)
+    flat = asked(planner, Question(cost_table=make_table(target=lambda rows: 10_000, max_draft=4)))
+    assert [item.draft_tokens for item in flat.cells if item] == [4] * len(flat.ladder)
+    for wrong in (0.0, float("nan"), 1e9):
+        with pytest.raises(SettingsError, match=r"cost_ratios\.host"):
+            asked(planner, Question(cost_ratios=CostRatios(host=wrong)))
+    with pytest.raises(CostTableError):
+        asked(planner, Question(cost_table=CostTable(target=())))
+
+
+def test_what_if_caps_and_objectives() -> None:
+    planner = taught()
+    capped = asked(planner, Question(max_draft_tokens=1))
+    assert max(item.draft_tokens for item in capped.cells if item) == 1
+    quick = asked(planner, Question(objective=Objective.LATENCY, latency_bound_s=0.0131))
+    assert quick.objective == "latency"
+    with pytest.raises(SettingsError, match="latency_bound_s"):
+        asked(planner, Question(objective=Objective.LATENCY))
+
+
+@pytest.mark.parametrize("wrong", [(), (1.5,), (0.5, 0.6), (float("nan"),)])
+def test_impossible_acceptance_is_refused(wrong: tuple[float, ...]) -> None:
+    with pytest.raises(SettingsError, match="do not rise"):
+        asked(taught(), Question(acceptance={"ngram": wrong}))
+    with pytest.raises(SettingsError, match="unknown drafter eagle"):
+        asked(taught(), Question(acceptance={"eagle": (0.5,)}))
+
+
+def test_shadows_predict_beside_the_plan_and_change_nothing() -> None:
+    planner = taught()
+    version = planner.workers["worker-1"].version
+    planner.on_settings("demo", DeploymentSettings(shadows=("off", "static:4")), 10.0)
+    planner.replan(10.0)
+    planner.on_tick(10.25)
+    off, static = planner.shadows.of("worker-1")
+    assert off.cell is not None
+    assert static.cell is not None
+    assert off.cell.rate_vs_off_ratio == pytest.approx(1.0)
+    assert (static.policy, static.cell.draft_tokens) == ("static:4", 4)
+    assert planner.workers["worker-1"].version == version
+    current = planner.settings.of("demo").settings
+    planner.on_settings("demo", replace(current, shadows=()), 11.0)
+    planner.replan(11.0)
+    planner.on_tick(11.25)
+    assert planner.shadows.of("worker-1") == ()
+
+
+def test_a_shadow_that_raises_is_shown_and_harms_nobody() -> None:
+    class Broken:
+        name = "broken"
+
+        def decide(self, *_arguments: Any) -> Decision:
+            raise RuntimeError("no idea")
+
+    planner, _ = joined()
+    default = planner.settings.default
+    planner.settings.default = replace(
+        default, settings=replace(default.settings, shadows=("broken",)), shadows=(Broken(),)
+    )
+    told(planner, make_report(1, make_rounds(64), GOOD), 0.5)
+    planner.on_tick(1.0)
+    (shadow,) = planner.shadows.of("worker-1")
+    assert shadow.cell is None
+    assert "no idea" in shadow.error
+
+
+def test_a_cell_never_exceeds_the_row_limit() -> None:
+    planner = taught(max_rows=10)
+    basis = planner.basis["worker-1"]
+    assert basis.cost is not None
+    found = cell(basis.snapshot.drafters[0], basis.cost, basis.step(8), 4, 999)
+    assert found.rows == 10
