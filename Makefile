@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 CODE := lib services/router services/planner services/worker cli tests $(if $(wildcard benchmarks/*.py),benchmarks)
 
-.PHONY: setup up test test-matrix lint gen bench clean
+.PHONY: setup up test test-matrix lint gen bench bench-planner clean
 
 setup: $(STAMP)
 
@@ -50,6 +50,13 @@ gen: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Every claim about the planner, against simulated worlds (about a quarter of an hour on two cores),
+# and how many workers one planner holds.
+bench-planner: setup
+	-@OMP_NUM_THREADS=1 $(BIN)/outrider simulate --suite targets \
+	  --json benchmarks/results/planner_targets.json $(ARGS)
+	$(if $(wildcard benchmarks/planner_scale.py),@$(BIN)/python -m benchmarks.planner_scale)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,7 +22,8 @@ import numpy as np
 from outrider.common.v1 import common_pb2 as common
 from outrider.planner.v1 import planner_pb2 as wire
 from outrider.planner.v1 import planner_pb2_grpc as wire_grpc
-from outrider_runtime.rpc import HEARTBEAT_INTERVAL_S, open_channel
+from outrider_runtime.heartbeat import Heartbeat
+from outrider_runtime.rpc import open_channel
 
 ROWS = tuple(range(8, 265, 8))
 REQUESTS, DRAFT_TOKENS, BINS = 8, 4, 16
@@ -41,6 +42,7 @@ class Totals:
     ended: int = 0
     planned_streams: int = 0
     latencies_ms: list[float] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
 
 
 def hello(incarnation: str, deployment: str) -> wire.Hello:
@@ -102,7 +104,8 @@ def _add_cell(
     """Drafts spread over four bins at every position."""
     spread = np.full(4, 0.25)
     drafted = rng.multinomial(asked, spread, DRAFT_TOKENS)
-    kept = np.stack([rng.multivariate_hypergeometric(d, a) for d, a in zip(drafted, accepted)])
+    pairs = zip(drafted, accepted, strict=True)
+    kept = np.stack([rng.multivariate_hypergeometric(bins, hits) for bins, hits in pairs])
     everywhere = [asked] * DRAFT_TOKENS
     positions, places = np.divmod(np.arange(DRAFT_TOKENS * 4), 4)
     message.cells.add(
@@ -160,21 +163,23 @@ class Stream:
             async for response in call:
                 if response.HasField("plan"):
                     self._took()
-        finally:
+        except grpc.aio.AioRpcError as error:
             self._totals.ended += 1
+            reason = f"{error.code().name}: {error.details()}"
+            self._totals.reasons[reason] = self._totals.reasons.get(reason, 0) + 1
 
     async def _requests(self, interval_s: float) -> AsyncIterator[wire.PlanRequest]:
         deployment = self._name if self._probe else "fleet"
         yield wire.PlanRequest(hello=hello(self._name, deployment))
-        due_s, beat_s, beats = time.monotonic() + interval_s, 0.0, 0
+        heartbeat, due_s = Heartbeat(time.monotonic()), time.monotonic() + interval_s
         while True:
-            now_s = time.monotonic()
-            if now_s >= beat_s:
-                beat_s, beats = now_s + HEARTBEAT_INTERVAL_S, beats + 1
-                yield wire.PlanRequest(heartbeat=common.Heartbeat(sequence=beats))
+            sequence = heartbeat.due(time.monotonic())
+            if sequence is not None:
+                yield wire.PlanRequest(heartbeat=common.Heartbeat(sequence=sequence))
             await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
             due_s += interval_s
             yield wire.PlanRequest(reports=self._next())
+            heartbeat.sent(time.monotonic())
 
     def _next(self) -> wire.StepReports:
         self._sequence += 1
@@ -211,11 +216,9 @@ async def run(
             for number in range(streams)
         ]
         await asyncio.sleep(seconds)
-        lost = totals.ended
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    totals.ended = lost
     return totals
 
 

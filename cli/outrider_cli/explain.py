@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -41,10 +42,12 @@ def fetch_json(url: str, path: str, token: str | None) -> dict[str, Any]:
         raise CommandError(f"{url!r} is no address of a planner: try {DEFAULT_URL}")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_LIMIT_S)
-        connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
-        response = connection.getresponse()
-        status, body = response.status, response.read(_MOST_ANSWER_BYTES)
+        with closing(
+            kinds[parts.scheme](parts.hostname, parts.port, timeout=_LIMIT_S)
+        ) as connection:
+            connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
+            response = connection.getresponse()
+            status, body = response.status, response.read(_MOST_ANSWER_BYTES)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise CommandError(f"no planner answers at {url}: {error}") from error
     return _object(url, status, body)

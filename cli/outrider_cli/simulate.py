@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +89,8 @@ def _play(scenario: Scenario, options: SimulateOptions) -> dict[str, Any]:
     rows = report.scenario_rows(by_policy)
     print(f"\n{scenario.name}, {seeds} repetitions\n{report.table(rows)}")
     if options.plots is not None:
-        _plot(options.plots, scenario.name, report.plot(scenario.name, _first(by_policy)))
+        firsts = {name: each[0] for name, each in by_policy.items()}
+        _plot(options.plots, scenario.name, report.plot(scenario.name, firsts))
     return {"scenario": scenario.name, "repetitions": seeds, "policies": rows}
 
 
@@ -99,10 +99,6 @@ def _plot(folder: Path, name: str, text: str) -> None:
     path = folder / f"{name.replace(':', '_').replace('/', '_')}.svg"
     path.write_text(text)
     print(f"plot: {path}")
-
-
-def _first(runs: dict[str, Sequence[Any]]) -> dict[str, Any]:
-    return {name: each[0] for name, each in runs.items()}
 
 
 def _scenario(name: str, options: SimulateOptions) -> Scenario:

@@ -37,6 +37,10 @@ class Heartbeat:
         self._sequence += 1
         return self._sequence
 
+    def sent(self, now_s: float) -> None:
+        """Another message went out, which is as good a sign of life."""
+        self._next_send_s = now_s + self._interval_s
+
     def wait_s(self, now_s: float) -> float:
         """Until the next one is due."""
         return max(self._next_send_s - now_s, 0.0)

@@ -5,7 +5,7 @@ Knows shapes and sizes. Whether values make sense together is checked by the cor
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,8 +40,9 @@ class ClassRuleBody(_Body):
 
 
 class GuardBody(_Body):
-    """How the workers' guards are sized."""
+    """How the workers' guards are sized; no setting can switch them off."""
 
+    enabled: Literal[True] = True
     minimum_threshold_tokens: float = 8.0
     detectable_loss_ratio: float = 0.02
 

@@ -41,6 +41,8 @@ from outrider_runtime.logs import get_logger
 
 # Reports that arrive together are planned together; no plan waits longer than this.
 DEBOUNCE_S = 0.002
+# Of the event loop's time.
+SHADOW_SHARE = 0.05
 _TICK_S = 0.25
 # Keys of values in the store.
 _SETTINGS, _COSTS = "settings:", "costs:"
@@ -73,6 +75,7 @@ class PlannerService:
         )
         self._journal = LogJournal(open_log(self._link), incarnation) if open_log else None
         self.planner = RecordedPlanner(config, self._journal) if self._journal else Planner(config)
+        self._next_shadow_s = float("-inf")
         self._news = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,7 +116,9 @@ class PlannerService:
         worker = session.incarnation
         outcome = self.planner.on_reports(worker, session.stream, report, self.now_s())
         self.metrics.count(worker, outcome)
-        self._waiting.setdefault(worker, self.now_s())
+        known = self.planner.workers.get(worker)
+        if known is not None and known.last_full_s == known.last_report_s:
+            self._waiting.setdefault(worker, self.now_s())
         self._news.set()
 
     def malformed(self) -> None:
@@ -169,8 +174,7 @@ class PlannerService:
         self.metrics.store_up.set(int(self.store_up))
         self.metrics.workers.set(len(self._sessions))
         if self._journal is not None:
-            lost = self._journal.lost + self._link.log_dropped
-            self.metrics.refresh_log(self._journal.written, lost)
+            self.metrics.refresh_log(self._journal.written, self._journal.lost)
         for incarnation, worker in self.planner.workers.items():
             self.metrics.refresh(incarnation, worker, self.now_s())
             self.metrics.refresh_shadows(incarnation, self.planner.shadows.of(incarnation))
@@ -185,8 +189,17 @@ class PlannerService:
         while True:
             with _logged("tick"):
                 self._apply(self.planner.on_tick(self.now_s()))
+                self._evaluate_shadow()
             self._link.on_tick(self.now_s())
             await self._clock.sleep(_TICK_S)
+
+    def _evaluate_shadow(self) -> None:
+        """One policy of one worker, as long as shadows stay within their share of the loop."""
+        began_s = self.now_s()
+        if began_s >= self._next_shadow_s:
+            self.planner.shadows.evaluate_next(self.planner.basis, began_s)
+            took_s = self.now_s() - began_s
+            self._next_shadow_s = began_s + took_s / SHADOW_SHARE
 
     async def _plan(self) -> None:
         """One worker at a time, the longest waiting first; the loop goes round in between."""

@@ -205,7 +205,8 @@ async def test_health_is_served_by_name(planner: PlannerProcess) -> None:
 async def test_many_workers_at_once_each_get_their_plans(planner: PlannerProcess) -> None:
     async def one(number: int) -> int:
         async with worker_stream(planner) as stream:
-            await stream.say(hello=make_hello(f"worker-{number}"))
+            name = f"worker-{number}"
+            await stream.say(hello=make_hello(name, deployment=name))
             await stream.next("plan")
             await stream.say(reports=make_reports(1, accepted=0))
             return (await stream.next("plan")).plan.version

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from outrider_cli.errors import CommandError
+from outrider_cli.explain import explanation, render
 from tests.integration.planner.streams import (
     TOKEN,
     WorkerStream,
@@ -65,9 +67,10 @@ async def test_settings_reach_the_worker_as_a_plan_change() -> None:
         assert set(plan.drafters[0].draft_tokens) == {2}
         assert plan.guard.minimum_threshold_tokens == 12
         assert await call(port, "GET", path) == (200, kept)
+        assert await call(port, "PUT", path, kept) == (200, {**kept, "version": 2})
         status, refused = await call(port, "PUT", path, wish)
         assert status == 409
-        assert "version 1, not 0" in refused["error"]["message"]
+        assert "version 2, not 0" in refused["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -175,3 +178,15 @@ async def test_the_schema_describes_what_bodies_may_hold() -> None:
         settings = schema["components"]["schemas"]["SettingsBody"]
         assert settings["additionalProperties"] is False
         assert settings["properties"]["shadows"]["maxItems"] == 4
+
+
+async def test_the_command_prints_what_a_planner_answers() -> None:
+    async with running_planner(http_host="0.0.0.0") as process, worker_stream(process) as stream:
+        await planned(stream)
+        url = f"http://127.0.0.1:{process.http.port}"
+        found = await asyncio.to_thread(explanation, url, TOKEN, None, 1, None)
+        assert "ngram" in render(found)
+        with pytest.raises(CommandError, match="set OUTRIDER_TOKEN"):
+            await asyncio.to_thread(explanation, url, None, None, 1, None)
+        with pytest.raises(CommandError, match="no deployment is known"):
+            await asyncio.to_thread(explanation, url, TOKEN, "other", 1, None)

@@ -270,6 +270,25 @@ def test_caution_costs_little_where_speculation_is_right() -> None:
     assert unlucky < 0.65 * plain
 
 
+def test_time_may_change_where_no_bucket_ends() -> None:
+    """Buckets of 4 and 12 rows, a table with a step at 6 of its own: it is looked at too."""
+    target = np.array([0.0, *[1.0] * 4, *[1.1] * 2, *[2.0] * 6])
+    cost = CostModel(
+        LADDER, target, {"x": np.zeros(13)}, {"x": np.zeros((3, K + 1))}, np.zeros(3), (4, 12)
+    )
+    drafts = Drafts(np.ones((K, 1)), np.ones((K, 1)), np.array([0.9, 0.8, 0.7]))
+    for sparse in (False, True):
+        found = decide("x", gain_model(estimates_of(drafts), sparse), cost, None)
+        for step in range(len(LADDER)):
+            rho, _ = reference(drafts if sparse else replace_length(drafts), cost, step)
+            assert found.rate[step] == pytest.approx(rho, rel=1e-9)
+
+
+def replace_length(drafts: Drafts) -> Drafts:
+    """Always as many drafts as were asked for."""
+    return Drafts(drafts.survival, drafts.share, np.ones(K))
+
+
 @given(st.integers(1, 2000))
 def test_the_ladder_reaches_the_limit_in_small_steps(limit: int) -> None:
     ladder = request_ladder(limit)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider_cli.errors import CommandError
-from outrider_cli.options import StackOptions, is_hub_id, local_model
+from outrider_cli.options import StackOptions, default_decision_log, is_hub_id, local_model
 from outrider_cli.probes import require_free_ports
 from outrider_cli.stack import build_stack
 
@@ -103,3 +103,16 @@ def test_hub_ids_are_no_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not is_hub_id("/abs/olute/path")
     (tmp_path / "organisation" / "name-1.0").mkdir(parents=True)
     assert not is_hub_id("organisation/name-1.0")
+
+
+def test_decisions_are_logged_among_a_user_s_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    options = StackOptions(decision_log=default_decision_log())
+    environment = build_stack(options, "model", "token").planner.environment
+    assert environment["OUTRIDER_PLANNER_DECISION_LOG"] == "/state/outrider/decisions.jsonl"
+
+
+@pytest.mark.parametrize("policy", ["two_stage", "lightspec", "dspark", "table:1=4,8=0"])
+def test_policies_of_the_planner_can_be_asked_for(policy: str) -> None:
+    environment = build_stack(StackOptions(policy=policy), "model", "token").planner.environment
+    assert environment["OUTRIDER_PLANNER_POLICY"] == policy

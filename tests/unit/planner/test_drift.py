@@ -98,11 +98,19 @@ def test_after_a_change_older_evidence_counts_little() -> None:
     assert fed(evidence, rng, 40, 0.9) == 0
     assert fed(evidence, rng, 4, 0.2) >= 1
     assert first_position(evidence, {}) == pytest.approx(0.2, abs=0.08)
-    assert evidence.unsettled
-    assert evidence.trust(("x", "chat")) < 0.5
+    assert 0.0 < evidence.trust(("x", "chat")) < 0.5
     assert fed(evidence, rng, 60, 0.2) == 0
-    assert not evidence.unsettled
     assert evidence.trust(("x", "chat")) == 1.0
+
+
+def test_reports_should_come_early_until_trust_is_back() -> None:
+    rng, evidence = np.random.default_rng(1), Evidence()
+    fed(evidence, rng, 40, 0.9)
+    before = evidence.unsettled
+    fed(evidence, rng, 4, 0.2)
+    during = evidence.unsettled
+    fed(evidence, rng, 60, 0.2)
+    assert (before, during, evidence.unsettled) == (False, True, False)
 
 
 def test_a_distrusted_deployment_speaks_less_for_what_was_not_seen() -> None:

@@ -35,6 +35,11 @@ def asked(planner: Planner, question: Question) -> Answer:
     return answer(question, planner.basis["worker-1"], worker.decision, worker.hello, parse)
 
 
+def evaluated(planner: Planner, now_s: float, times: int = 2) -> int:
+    """How many of so many turns found a shadow to evaluate."""
+    return sum(planner.shadows.evaluate_next(planner.basis, now_s) for _ in range(times))
+
+
 @pytest.mark.parametrize("requests", [1, 2, 8])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_chosen_cell_is_what_the_plan_says_and_nothing_beats_it(
@@ -160,7 +165,7 @@ def test_shadows_predict_beside_the_plan_and_change_nothing() -> None:
     version = planner.workers["worker-1"].version
     planner.on_settings("demo", DeploymentSettings(shadows=("off", "static:4")), 10.0)
     planner.replan(10.0)
-    planner.on_tick(10.25)
+    assert evaluated(planner, 10.25) == 2
     off, static = planner.shadows.of("worker-1")
     assert off.cell is not None
     assert static.cell is not None
@@ -170,7 +175,7 @@ def test_shadows_predict_beside_the_plan_and_change_nothing() -> None:
     current = planner.settings.of("demo").settings
     planner.on_settings("demo", replace(current, shadows=()), 11.0)
     planner.replan(11.0)
-    planner.on_tick(11.25)
+    assert evaluated(planner, 11.25) == 0
     assert planner.shadows.of("worker-1") == ()
 
 
@@ -187,7 +192,7 @@ def test_a_shadow_that_raises_is_shown_and_harms_nobody() -> None:
         default, settings=replace(default.settings, shadows=("broken",)), shadows=(Broken(),)
     )
     told(planner, make_report(1, make_rounds(64), GOOD), 0.5)
-    planner.on_tick(1.0)
+    assert evaluated(planner, 1.0, times=1) == 1
     (shadow,) = planner.shadows.of("worker-1")
     assert shadow.cell is None
     assert "no idea" in shadow.error

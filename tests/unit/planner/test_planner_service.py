@@ -265,7 +265,7 @@ async def test_between_two_plans_the_loop_goes_round() -> None:
     """Twelve workers have news at once; others are served after each plan, not after all."""
     service = started(FlakyStore(), VirtualClock())
     for number in range(12):
-        service.open(make_hello(incarnation=f"w{number}"))
+        service.open(make_hello(incarnation=f"w{number}", deployment=f"d{number}"))
     seen: set[int] = set()
     async with asyncio.timeout(5.0):
         while len(seen) < 12:

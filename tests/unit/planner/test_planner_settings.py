@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 import outrider_planner.__main__ as entry
-from outrider_planner.assembly import PlannerProcess, start
+from outrider_planner.assembly import PlannerProcess, log_opener, start
 from outrider_planner.core.policies.static import StaticPolicy
 from outrider_planner.settings import PlannerSettings
 from outrider_runtime.settings import ConfigurationError
@@ -121,3 +121,18 @@ async def test_beyond_loopback_without_a_token_nothing_starts(
     settings = PlannerSettings(**{side: "0.0.0.0", "grpc_port": 0, "http_port": 0})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="OUTRIDER_TOKEN"):
         await start(settings)
+
+
+def test_the_decision_log_goes_where_the_settings_say() -> None:
+    assert log_opener(PlannerSettings()) is None
+    assert log_opener(PlannerSettings(store="redis", decision_log="off")) is None
+    in_file, in_store = PlannerSettings(decision_log="a.jsonl"), PlannerSettings(store="redis")
+    assert (in_file.log_file, in_file.logs_to_store) == (Path("a.jsonl"), False)
+    assert (in_store.log_file, in_store.logs_to_store) == (None, True)
+    with pytest.raises(ValidationError, match="only with store = redis"):
+        PlannerSettings(decision_log="store")
+
+
+def test_names_come_as_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_PLANNER_HTTP_NAMES", '["planner", "planner.example"]')
+    assert PlannerSettings().http_names == {"planner", "planner.example"}

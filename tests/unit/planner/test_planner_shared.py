@@ -145,10 +145,37 @@ async def test_the_decision_log_of_a_service_replays(tmp_path: Path) -> None:
 
 async def test_the_decision_log_goes_to_the_store() -> None:
     clock, store = VirtualClock(), MemoryStore(lambda: 0.0)
-    service = PlannerService(PlannerConfig(), store, clock, "a", lambda link: StreamSink(link.log))
+    service = PlannerService(
+        PlannerConfig(),
+        store,
+        clock,
+        "a",
+        lambda link: StreamSink(link.log, lambda: link.log_dropped),
+    )
     service.start()
     await planned(service.open(HELLO))
     await service.stop()
     kinds = [decode(line)["k"] async for line in read_stream(store)]
     assert kinds[:2] == ["start", "hello"]
     assert "plan" in kinds
+
+
+async def test_what_shadows_predict_is_exported_while_they_are_asked_for() -> None:
+    clock = VirtualClock()
+    service = started("a", MemoryStore(lambda: 0.0), clock)
+    session = service.open(HELLO)
+    await planned(session)
+    kept = service.put_settings("demo", DeploymentSettings(shadows=("off", "static:4")))
+    await asyncio.sleep(0.02)
+    for _ in range(4):
+        await passed(clock, 0.5)
+    service.refresh_metrics()
+    text = render(service.metrics.registry).decode()
+    assert 'shadow_rate_vs_off_ratio{policy="off",worker="worker-1"} 1.0' in text
+    assert 'shadow_rate_tokens_per_second{policy="static:4",worker="worker-1"}' in text
+    service.put_settings("demo", replace(kept, shadows=()))
+    await asyncio.sleep(0.02)
+    await passed(clock, 0.5)
+    service.refresh_metrics()
+    assert "shadow_rate_vs_off_ratio{" not in render(service.metrics.registry).decode()
+    await service.stop()

@@ -63,7 +63,7 @@ def test_planning_takes_at_most_its_share_of_the_loop() -> None:
     planner = Planner(PlannerConfig(planning_share=0.5))
     names = [f"w{i}" for i in range(20)]
     for stream, name in enumerate(names):
-        planner.on_hello(make_hello(incarnation=name), stream, 0.0)
+        planner.on_hello(make_hello(incarnation=name, deployment=name), stream, 0.0)
     now_s, busy_s, planned = 0.0, 0.0, dict.fromkeys(names, 0)
     while now_s < 2.0:
         for worker in planner.workers.values():

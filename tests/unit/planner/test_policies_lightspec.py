@@ -171,9 +171,7 @@ def test_rows_are_captured_sizes_and_both_ends() -> None:
 
 def played(policy: str, acceptance: float, requests: int = 4, **changes: object) -> World:
     planner = Planner(PlannerConfig(policy=parse(policy)))
-    world = World(planner, make_hello(requests=8), acceptance, requests, **changes)  # type: ignore[arg-type]
-    world.planner.workers["worker-1"].history = RoundHistory.of(world.hello)
-    return world
+    return World(planner, make_hello(requests=8), acceptance, requests, **changes)  # type: ignore[arg-type]
 
 
 def drafts_at(world: World, requests: int) -> int:

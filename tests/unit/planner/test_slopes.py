@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from outrider_planner.core.cost import CostTracker, request_ladder
+from outrider_planner.core.curves import CurveSet
 from outrider_planner.core.slopes import LEAST_RATIO, MOST_RATIO, ContextSlopes
 from outrider_planner.core.types import CostCurve, CostTable, FloatArray, RoundColumns
 from tests.unit.planner.builders import make_hello, make_table
@@ -99,7 +100,7 @@ def test_a_slower_machine_is_no_slope() -> None:
 
 
 def test_one_load_at_one_context_tells_no_slope() -> None:
-    slopes, rng = ContextSlopes(), np.random.default_rng(3)
+    slopes, rng = ContextSlopes(most_s=TOKEN_S), np.random.default_rng(3)
     rounds = played(rng, 512, 1.0, noise=0.0)
     for column in (rounds.requests, rounds.target_rows, rounds.bucket_rows):
         column[:] = column[0]
@@ -109,8 +110,18 @@ def test_one_load_at_one_context_tells_no_slope() -> None:
     assert (slopes.request_s, slopes.row_s) == pytest.approx((0.0, 0.0), abs=1e-12)
 
 
+def test_a_table_of_one_context_has_no_slopes() -> None:
+    """Rows that turn out dearer are dearer rows: nothing is blamed on context."""
+    slopes, rng = (
+        ContextSlopes(CurveSet.of(make_table().target).token_s()),
+        np.random.default_rng(4),
+    )
+    slopes.observe(played(rng, 512, 1.0, noise=0.02), np.full(512, 1e-2))
+    assert (slopes.request_s, slopes.row_s) == (0.0, 0.0)
+
+
 def test_no_fit_makes_a_pass_free_or_endless() -> None:
-    slopes, table_s = ContextSlopes(request_s=1.0, row_s=-1.0), np.array([1e-2, 2e-2])
+    slopes, table_s = ContextSlopes(1.0, request_s=1.0, row_s=-1.0), np.array([1e-2, 2e-2])
     rows = np.array([1.0, 2.0])
     assert slopes.by_rows(rows, 1e6, table_s) == pytest.approx(LEAST_RATIO * table_s)
     assert slopes.by_requests(rows, 1e6, table_s) == pytest.approx(MOST_RATIO * table_s)

@@ -21,7 +21,7 @@ COST_TOLERANCE = 0.10
 _STANDARD_ERRORS = 3.0
 # Positions of one draft are accepted or not together, which widens the spread of their sum.
 _OVERDISPERSION = 2.0
-_LEAST_EVIDENCE_TOKENS = 64.0
+_LEAST_EVIDENCE_TOKENS = 16.0
 
 
 def are_alike(worker: WorkerState, others: WorkerState) -> bool:

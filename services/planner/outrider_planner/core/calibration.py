@@ -38,8 +38,9 @@ class Calibration:
     def fade(self, drafting_rounds: int) -> None:
         """Ages by rounds that drafted."""
         keep = 2.0 ** (-drafting_rounds / HALF_LIFE_ROUNDS)
-        for sums in (self._verified, self._accepted, self._predicted):
-            sums *= keep
+        self._verified *= keep
+        self._accepted *= keep
+        self._predicted *= keep
         self._gained *= keep
         self._gained_squared *= keep
 
@@ -85,5 +86,5 @@ class Calibration:
 
 def raw_survival() -> FloatArray:
     """The running score that each of the 16 bins stands for: two bins for each halving."""
-    result: FloatArray = 2.0 ** ((np.arange(MAX_BINS) + 0.5 - MAX_BINS) / 2.0)
+    result: FloatArray = np.exp2((np.arange(MAX_BINS, dtype=np.float64) + 0.5 - MAX_BINS) / 2.0)
     return result

@@ -52,27 +52,40 @@ def chain_survival(
 
 
 def _first_prior(evidence: Level) -> FloatArray:
-    """What a bin of the first position is worth before it was seen, (C, S).
+    """What a bin of the first position is worth by what the *other* bins show, (C, S).
 
-    The line through log survival by bin that the seen bins of all positions show, shrunk to a
-    flat one: a bin below all that were verified is not worth as much as the last of them.
+    Their mean, moved along the line through log survival by bin that all positions show: a bin
+    below all that were verified is not worth as much as the last of them.
     """
-    trials, successes = evidence.trials, evidence.successes
-    log = np.log((successes + 0.5 * PRIOR_CONDITIONAL) / (trials + 0.5))
-    weight = successes
+    trials, successes = evidence.trials[:, 0], evidence.successes[:, 0]
+    others = trials.sum(-1, keepdims=True) - trials
+    gained = successes.sum(-1, keepdims=True) - successes
+    mean = (gained + PRIOR_WEIGHT * PRIOR_CONDITIONAL) / (others + PRIOR_WEIGHT)
+    distance = _distance(successes)
+    prior: FloatArray = np.clip(
+        mean * np.exp(_bin_slope(evidence) * distance), _LEAST_CONDITIONAL, _MOST_CONDITIONAL
+    )
+    return prior
+
+
+def _bin_slope(evidence: Level) -> FloatArray:
+    """How log survival rises by bin within a position, shrunk to 0, (C, 1)."""
+    trials, weight = evidence.trials, evidence.successes
+    log = np.log((weight + 0.5 * PRIOR_CONDITIONAL) / (trials + 0.5))
+    distance = _distance(weight)
+    rise = (weight * distance * log).sum((1, 2)) / (
+        (weight * distance**2).sum((1, 2)) + _SLOPE_PRIOR_WEIGHT
+    )
+    slope: FloatArray = np.clip(rise, 0.0, _MOST_BIN_SLOPE)[:, None]
+    return slope
+
+
+def _distance(weight: FloatArray) -> FloatArray:
+    """Bins from the weighted middle of their position, of the weights' shape (…, S)."""
+    bins = np.arange(weight.shape[-1], dtype=np.float64)
     mass = np.maximum(weight.sum(-1, keepdims=True), 1e-9)
-    place = (
-        np.arange(trials.shape[-1])
-        - (weight * np.arange(trials.shape[-1])).sum(-1, keepdims=True) / mass
-    )
-    covered = (weight * place * log).sum((1, 2))
-    spread = (weight * place**2).sum((1, 2))
-    slope = np.clip(covered / (spread + _SLOPE_PRIOR_WEIGHT), 0.0, _MOST_BIN_SLOPE)[:, None]
-    at_centre = (successes[:, 0].sum(-1) + PRIOR_WEIGHT * PRIOR_CONDITIONAL) / (
-        trials[:, 0].sum(-1) + PRIOR_WEIGHT
-    )
-    prior = at_centre[:, None] * np.exp(slope * place[:, 0])
-    return np.clip(prior, _LEAST_CONDITIONAL, _MOST_CONDITIONAL)
+    result: FloatArray = bins - (weight * bins).sum(-1, keepdims=True) / mass
+    return result
 
 
 def _told(first: FloatArray, bin_share: FloatArray, conditional: FloatArray) -> FloatArray:
@@ -84,5 +97,5 @@ def _told(first: FloatArray, bin_share: FloatArray, conditional: FloatArray) -> 
     """
     before = (bin_share[:, 0] * first).sum(-1, keepdims=True)
     after = (bin_share[:, 1] * first).sum(-1, keepdims=True)
-    told: FloatArray = (1.0 - after / before) / (1.0 - conditional)
-    return np.clip(told, 0.0, 1.0)
+    told: FloatArray = np.clip((1.0 - after / before) / (1.0 - conditional), 0.0, 1.0)
+    return told

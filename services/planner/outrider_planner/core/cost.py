@@ -62,7 +62,7 @@ class CostTracker:
     ladder: tuple[int, ...]
     clips: int = 0
     context_tokens: float = 0.0
-    slopes: ContextSlopes = field(default_factory=ContextSlopes)
+    slopes: ContextSlopes = field(init=False)
     _by_bucket: FadingMeans = field(init=False)
     _host_s: FadingMeans = field(init=False)
     _feed: FadingMeans = field(default_factory=lambda: FadingMeans.zeros(1))
@@ -78,6 +78,7 @@ class CostTracker:
         self._target = CurveSet.of(table.target if table else ())
         self._feeds = {n: CurveSet.of(costs[n].feed if n in costs else ()) for n in names}
         self._drafts = {n: GridSet.of(costs[n].draft if n in costs else ()) for n in names}
+        self.slopes = ContextSlopes(self._target.token_s())
         self._by_bucket = FadingMeans.zeros(self.hello.most_bucket_rows + 1)
         self._host_s = FadingMeans.zeros(len(self.ladder))
 

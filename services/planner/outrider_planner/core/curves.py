@@ -51,6 +51,14 @@ class CurveSet:
         """Seconds for any row counts, linear between measured ones."""
         return between(self.rows, self.at(context_tokens), rows)
 
+    def token_s(self) -> float:
+        """Seconds that a token of context adds per row, over all rows; 0 with one context."""
+        gap = float(self.contexts[-1] - self.contexts[0])
+        if gap <= 0.0 or not self:
+            return 0.0
+        added = self.seconds[-1] - self.seconds[0]
+        return max(float((added * self.rows).sum() / (self.rows**2).sum()) / gap, 0.0)
+
     def each(self, contexts: FloatArray, rows: IntArray) -> FloatArray:
         """Seconds for pairs (context, row count) of equal shape (P,)."""
         at_rows = np.stack([between(self.rows, curve, rows) for curve in self.seconds])

@@ -22,8 +22,8 @@ THRESHOLD = 10.0
 # Outcomes of one request resemble each other more than chains drawn anew.
 _DISPERSION_RATIO = 1.5
 # What older evidence is worth after an alarm, and how soon the deployment's is believed again.
-TRUST_CUT = 1.0 / 16.0
-TRUST_DOUBLING_ROUNDS = 128.0
+TRUST_CUT = 1.0 / 64.0
+TRUST_DOUBLING_ROUNDS = 64.0
 
 
 @dataclass(frozen=True, slots=True)

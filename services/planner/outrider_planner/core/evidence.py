@@ -58,10 +58,14 @@ class Evidence:
         for key, found in _by_class(cells).items():
             changes += self._judge(key, found)
             self.fast.setdefault(key, _like(found)).add(found, weight)
+        self.keep(cells)
+        return changes
+
+    def keep(self, cells: Sequence[tuple[CellKey, Counts]]) -> None:
+        """Counts for the store and in the totals, and believes nothing else for it."""
         for cell, counts in cells:
             self.pending.setdefault(cell, _like(counts)).add(counts)
             self.totals.setdefault(cell.drafter, _like(counts)).add(counts)
-        return changes
 
     def _fade(self, drafting_rounds: int) -> None:
         for calibration in self.calibrations.values():

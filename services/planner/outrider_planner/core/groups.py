@@ -26,6 +26,8 @@ from outrider_planner.core.worker_state import IDLE_AFTER_S, WorkerState
 
 # The sums of so many workers are evidence enough; more would only cost time.
 MOST_POOLED = 64
+# Of a larger group as many reports count in full as of one of this size.
+MOST_IN_FULL = 256
 CHECK_EVERY_S = 5.0
 
 GroupKey = tuple[object, ...]
@@ -41,8 +43,8 @@ class Group:
     alone: set[str] = field(default_factory=set)
     _lead: str = ""
     _checked_s: dict[str, float] = field(default_factory=dict)
-    # By member: the last report that ``state`` holds, and the plan it took.
-    _counted: dict[str, int] = field(default_factory=dict)
+    # By member: the last full report that ``state`` holds, and the plan it took.
+    _counted: dict[str, float | None] = field(default_factory=dict)
     _taken: dict[str, Plan] = field(default_factory=dict)
     _plain: tuple[Plan, Plan] | None = None
 
@@ -52,6 +54,10 @@ class Group:
         It is as busy as the busiest member, for which probes are dearest. The plan before it is
         the group's own.
         """
+        if 2 * len(self.alone) > len(self.members):
+            # It is the one in the middle that differs: all meet again around another.
+            self._lead, self.state = "", None
+            self.alone.clear()
         together = [w for name, w in self.members.items() if name not in self.alone]
         latest = nlargest(MOST_POOLED, together, key=_recency)
         lead, before = self._led_by(latest, now_s), self.state
@@ -62,18 +68,15 @@ class Group:
         for name in ("decision", "plan", "score_maps"):
             setattr(state, name, getattr(before, name) if before else getattr(lead, name))
         self.state = state
-        self._counted = {name: w.last_sequence for name, w in self.members.items()}
+        self._counted = {name: w.last_full_s for name, w in self.members.items()}
         return state
 
     def serves(self, worker: WorkerState, settled: Settled) -> bool:
         """Whether the latest plan is all there is to say to a member: one that came, or came back,
         without news, to a group that has evidence of its own."""
         name, basis = worker.hello.worker_incarnation, self.basis
-        if (
-            basis is None
-            or self.state is None
-            or self._counted.get(name, 0) != worker.last_sequence
-        ):
+        news = self._counted.get(name) != worker.last_full_s
+        if basis is None or self.state is None or news:
             return False
         return basis.settled is settled and basis.sources.own_verified >= OWN_EVIDENCE_TOKENS
 
@@ -88,13 +91,10 @@ class Group:
         """Workers that are planned together."""
         return len(self.members) - len(self.alone)
 
-    def waiting(self) -> list[WorkerState]:
-        """Members with news, of those who are planned together."""
-        return [
-            worker
-            for name, worker in self.members.items()
-            if worker.dirty and worker.connected and name not in self.alone
-        ]
+    def waiting(self, now_s: float) -> list[WorkerState]:
+        """Members with news, of those who are planned together; the others have their own turn."""
+        news = [w for w in self.members.values() if w.dirty and w.connected]
+        return [worker for worker in news if self.judge(worker, now_s)]
 
     def take(self, worker: WorkerState, terms: PlanTerms, now_s: float) -> Plan | None:
         """The latest plan for one member; None where it has it, or what differs is not worth it."""
@@ -123,11 +123,14 @@ class Group:
             self._checked_s[name] = now_s
             alike = are_alike(worker, self.state)
             (self.alone.discard if alike else self.alone.add)(name)
-            if 2 * len(self.alone) > len(self.members):
-                # It is the one in the middle that differs: all meet again around another.
-                self._lead, self.state, self.basis = "", None, None
-                self.alone.clear()
         return name not in self.alone
+
+    def counts_in_full(self, worker: WorkerState, sequence: int) -> bool:
+        """Whether a member's report must count for the plan: every one in a group of some hundred,
+        every k-th in a larger one, where those that do are more than can be pooled anyway."""
+        name, every = worker.hello.worker_incarnation, len(self.members) // MOST_IN_FULL + 1
+        skimmed = name in self._counted and name != self._lead and name not in self.alone
+        return not skimmed or (sequence + worker.stream) % every == 0
 
     def leave(self, name: str) -> None:
         """A member is forgotten, or is something else now."""
@@ -182,6 +185,11 @@ class GroupBook:
             return None
         return group
 
+    def counts_in_full(self, worker: WorkerState, sequence: int) -> bool:
+        """See ``Group``; whoever is planned alone counts always."""
+        group = self._groups[self._keys[worker.hello.worker_incarnation]]
+        return group.counts_in_full(worker, sequence)
+
     def peers(self, worker: WorkerState) -> Iterable[WorkerState]:
         """Those whose plans were made together with a worker's, itself among them."""
         group = self._groups[self._keys[worker.hello.worker_incarnation]]
@@ -205,5 +213,5 @@ def _key(hello: Hello) -> GroupKey:
 
 
 def _recency(worker: WorkerState) -> tuple[float, str]:
-    last_s = worker.joined_s if worker.last_report_s is None else worker.last_report_s
+    last_s = worker.joined_s if worker.last_full_s is None else worker.last_full_s
     return last_s, worker.hello.worker_incarnation

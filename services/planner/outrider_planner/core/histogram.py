@@ -39,6 +39,7 @@ class Estimates:
     ``length``: (C, K), P(a request has a draft at this position | asked for one that long).
     ``bin_share``: (C, K, S), distribution of the drafts of a position over bins.
     ``class_share``: (C,), of the request-rounds. ``verified``: evidence, decayed count.
+    ``chains``: request-rounds behind it all, those of other workers as far as they count.
     """
 
     survival: FloatArray
@@ -46,6 +47,7 @@ class Estimates:
     bin_share: FloatArray
     class_share: FloatArray
     verified: float
+    chains: float = 0.0
 
 
 def estimate(
@@ -70,7 +72,8 @@ def estimate(
     asked = [np.stack([counts.asked for counts in source])[:, :, None] for source in sources]
     levels = [_with_neighbours(Level(v, a)) for v, a in zip(verified, accepted, strict=True)]
     evidence = pooled(levels, trust).trials
-    bin_share = _bin_share(blended_mass(*drafted, trust))
+    near, deployment, everywhere = drafted
+    bin_share = _bin_share(blended_mass(near, deployment, everywhere, trust))
     survival = isotonic(chain_survival(levels, trust, bin_share), evidence + PRIOR_WEIGHT)
     lengths = [Level(a, d.sum(-1, keepdims=True)) for a, d in zip(asked, drafted, strict=True)]
     length = chain_survival(lengths, trust)[:, :, 0] if sparse else np.ones(asked[0].shape[:2])
@@ -80,6 +83,7 @@ def estimate(
         bin_share=bin_share,
         class_share=_class_share(asked[0][:, 0, 0], asked[1][:, 0, 0]),
         verified=float(verified[0].sum()),
+        chains=float(evidence[:, 0].sum()),
     )
 
 

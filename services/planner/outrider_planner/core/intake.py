@@ -23,11 +23,17 @@ from outrider_planner.core.worker_state import WorkerState
 
 
 def take_in(
-    worker: WorkerState, report: StepReports, now_s: float, classes: set[str], config: PlannerConfig
+    worker: WorkerState,
+    report: StepReports,
+    now_s: float,
+    classes: set[str],
+    config: PlannerConfig,
+    in_full: bool = True,
 ) -> ReportOutcome:
     """Counts what is believable of a report; ``classes`` are those known of the deployment.
 
-    What is not believable changes nothing: unknown is not zero.
+    What is not believable changes nothing: unknown is not zero. ``in_full``: for this worker's
+    own statistics too, not for the store alone.
     """
     try:
         bounded = _bounded(worker, report, now_s)
@@ -43,7 +49,11 @@ def take_in(
     worker.clamps += clamps
     worker.dropped_rounds += dropped
     worker.rejected.update(rejected)
-    drifts = worker.absorb(bounded, now_s)
+    drifts = 0
+    if in_full:
+        drifts = worker.absorb(bounded, now_s)
+    else:
+        worker.skim(bounded, now_s)
     return ReportOutcome(rejected, dropped, clamps, trips, drifts, readmissions)
 
 

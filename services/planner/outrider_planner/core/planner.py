@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from outrider_planner.core.assemble import NotFiniteError, PlanTerms
 from outrider_planner.core.events import (
@@ -33,6 +32,7 @@ from outrider_planner.core.intake import take_in
 from outrider_planner.core.planning import Basis, next_plan, plan_terms
 from outrider_planner.core.policies.base import remembers_rounds
 from outrider_planner.core.policies.history import RoundHistory
+from outrider_planner.core.policies.rules import bounded
 from outrider_planner.core.settings import DeploymentSettings, SettingsError
 from outrider_planner.core.settings_book import SettingsBook, Settled
 from outrider_planner.core.shadows import ShadowBook
@@ -100,7 +100,8 @@ class Planner:
             return ReportOutcome(Counter({"unknown_stream": 1}))
         self._remember(worker)
         classes = self._classes.setdefault(worker.hello.deployment, set())
-        return take_in(worker, report, now_s, classes, self.config)
+        in_full = self._groups.counts_in_full(worker, report.sequence)
+        return take_in(worker, report, now_s, classes, self.config, in_full)
 
     def on_gone(self, incarnation: str, stream: int, now_s: float) -> None:
         """A stream ended; a younger one of the same worker is not touched."""
@@ -152,9 +153,8 @@ class Planner:
         return self._costs.on_stored(digest, text, self.workers.values())
 
     def on_tick(self, now_s: float) -> list[Effect]:
-        """Timed work: flushes, reads, one worker's shadows, and forgetting workers that left."""
+        """Timed work: flushes, reads, and forgetting workers that left."""
         effects = self._forget(now_s)
-        self.shadows.evaluate_next(self.basis, now_s)
         if now_s - self._last_flush_s >= self.config.flush_interval_s:
             self._last_flush_s = now_s
             effects += self.flush()
@@ -246,8 +246,7 @@ class Planner:
         if not remembers_rounds((settled.policy, *settled.shadows)):
             worker.history = None
         elif worker.history is None:
-            sparse = any(traits.sparse for traits in worker.hello.drafters)
-            worker.history = RoundHistory(sparse)
+            worker.history = RoundHistory.of(worker.hello)
 
     def _plans(self, worker: WorkerState, now_s: float) -> list[tuple[WorkerState, Plan | None]]:
         """The worker's plan, with those of its group; None where nothing worth sending changed.
@@ -271,7 +270,7 @@ class Planner:
             basis = self._basis(state, settled, group.size)
             next_plan(state, basis, self._terms(state, settled), now_s)
             group.basis = basis
-        waiting, terms = group.waiting(), self._terms(state, settled)
+        waiting, terms = group.waiting(now_s), self._terms(state, settled)
         self.basis |= {member.hello.worker_incarnation: basis for member in waiting}
         return [(member, group.take(member, terms, now_s)) for member in waiting]
 
@@ -289,7 +288,7 @@ class Planner:
         own, fleet = self._sums.of(worker.hello)
         worker.cost_model = worker.costs.model()
         return Basis(
-            snapshot=replace(worker.snapshot(own, fleet), bounds=settled.bounds),
+            snapshot=bounded(worker.snapshot(own, fleet), settled.bounds),
             cost=worker.cost_model,
             limits=worker.hello.limits,
             settled=settled,

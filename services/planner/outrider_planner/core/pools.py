@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from outrider_planner.core.types import FloatArray, IntArray
 
-CONVOLVED_UP_TO = 16
+CONVOLVED_UP_TO = 24
 _LARGEST_ARRAY_BYTES = 8 << 20
 ComplexArray = NDArray[np.complex128]
 
@@ -109,7 +109,8 @@ def dense_pool(requests: int | IntArray, positions: int) -> DensePool:
 def sparse_pool(requests: int | IntArray, length_survival: FloatArray) -> Pool:
     """The pool of n independent draws from P(len ≥ j), (K,).
 
-    Convolved, or normal above 16; several n must be on one side of that.
+    Convolved, or normal above 24, where it is at most 7 % of the mean off, and less the larger n.
+    Several n must be on one side of that.
     """
     n = np.asarray(requests)
     if n.max() <= CONVOLVED_UP_TO:

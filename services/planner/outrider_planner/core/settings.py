@@ -92,7 +92,7 @@ class DeploymentSettings:
         if "shadows" in given:
             given["shadows"] = tuple(_list(given["shadows"], "shadows"))
         if "guard" in given:
-            given["guard"] = GuardSettings(**_object(given["guard"], GuardSettings, "guard"))
+            given["guard"] = _guard(given["guard"])
         return cls(**given)
 
     def changed(self, **values: Any) -> DeploymentSettings:
@@ -112,6 +112,13 @@ def _object(values: Any, kind: type, what: str, *required: str) -> dict[str, Any
     if missing:
         raise SettingsError(f"{what} needs {', '.join(missing)}")
     return dict(values)
+
+
+def _guard(values: Any) -> GuardSettings:
+    given = _object(values, GuardSettings, "guard")
+    if given.get("enabled", True) is not True:
+        raise SettingsError("guard.enabled is reserved: only a worker can switch its guard off")
+    return GuardSettings(**given)
 
 
 def _list(values: Any, what: str) -> list[Any]:
@@ -141,8 +148,6 @@ def _faults(settings: DeploymentSettings) -> Iterator[str]:
     if not _is_draft_cap(settings.max_draft_tokens):
         yield f"max_draft_tokens must be 0…{MAX_DRAFT_TOKENS} or null"
     yield from _rule_faults(settings.class_rules)
-    if settings.guard.enabled is not True:
-        yield "guard.enabled is reserved: only a worker can switch its guard off"
     if not _is_within(settings.guard.minimum_threshold_tokens, _THRESHOLDS_TOKENS):
         yield "guard.minimum_threshold_tokens must be {:g}…{:g}".format(*_THRESHOLDS_TOKENS)
     if not _is_within(settings.guard.detectable_loss_ratio, _LOSS_RATIOS):

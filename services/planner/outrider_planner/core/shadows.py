@@ -1,17 +1,20 @@
 """Policies that run beside the live one: decided on the same basis, never applied.
 
-Knows each shadow's latest decision and what it predicts at the present load. One worker is
-evaluated at a time, the longest waiting first, so that shadows cost a bounded share of a planner.
+Knows each shadow's latest decision and what it predicts at the present load. One policy of one
+worker is evaluated at a time, the longest waiting first, so that whoever asks can bound the time
+that shadows take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from outrider_planner.core.cells import Cell, steady
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.policies import Decision, Policy
+
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,60 +26,49 @@ class Shadow:
     error: str = ""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     evaluated_s: float
-    shadows: tuple[Shadow, ...] = ()
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    shadow: Shadow
+    decision: Decision | None
 
 
 class ShadowBook:
-    """By worker incarnation."""
+    """By worker incarnation and policy."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[Key, _Kept] = {}
 
     def of(self, incarnation: str) -> tuple[Shadow, ...]:
-        """The latest evaluation; empty before the first and without shadows."""
-        kept = self._kept.get(incarnation)
-        return kept.shadows if kept else ()
+        """The latest evaluations; empty before the first and without shadows."""
+        return tuple(kept.shadow for key, kept in self._kept.items() if key[0] == incarnation)
 
-    def evaluate_next(self, basis: Mapping[str, Basis], now_s: float) -> None:
-        """Evaluates the shadows of the worker whose turn it is."""
-        for incarnation in [i for i in self._kept if i in basis and not _wanted(basis[i])]:
-            del self._kept[incarnation]
-        turn = min(
-            ((self._evaluated_s(i), i) for i, item in basis.items() if _wanted(item)), default=None
-        )
+    def evaluate_next(self, basis: Mapping[str, Basis], now_s: float) -> bool:
+        """Evaluates whose turn it is; False where no worker has shadows."""
+        wanted = {
+            (incarnation, policy.name): policy
+            for incarnation, item in basis.items()
+            if item.cost is not None
+            for policy in item.settled.shadows
+        }
+        self._kept = {key: kept for key, kept in self._kept.items() if key in wanted}
+        turn = min(wanted, key=self._waiting_since, default=None)
         if turn is not None:
-            self._evaluate(turn[1], basis[turn[1]], now_s)
+            before = self._kept.get(turn)
+            found = _evaluated(wanted[turn], basis[turn[0]], before.decision if before else None)
+            self._kept[turn] = _Kept(now_s, *found)
+        return turn is not None
 
     def forget(self, incarnation: str) -> None:
         """A worker left long ago."""
-        self._kept.pop(incarnation, None)
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] != incarnation}
 
-    def _evaluated_s(self, incarnation: str) -> float:
-        kept = self._kept.get(incarnation)
-        return kept.evaluated_s if kept else float("-inf")
-
-    def _evaluate(self, incarnation: str, basis: Basis, now_s: float) -> None:
-        before = self._kept.get(incarnation, _Kept(now_s)).decisions
-        kept = _Kept(now_s)
-        shadows = []
-        for policy in basis.settled.shadows:
-            shadow, decision = _shadow(policy, basis, before.get(policy.name))
-            shadows.append(shadow)
-            if decision is not None:
-                kept.decisions[policy.name] = decision
-        kept.shadows = tuple(shadows)
-        self._kept[incarnation] = kept
+    def _waiting_since(self, key: Key) -> tuple[float, Key]:
+        kept = self._kept.get(key)
+        return kept.evaluated_s if kept else float("-inf"), key
 
 
-def _wanted(basis: Basis) -> bool:
-    return bool(basis.settled.shadows) and basis.cost is not None
-
-
-def _shadow(
+def _evaluated(
     policy: Policy, basis: Basis, previous: Decision | None
 ) -> tuple[Shadow, Decision | None]:
     assert basis.cost is not None

@@ -16,8 +16,8 @@ import numpy as np
 
 from outrider_planner.core.types import FloatArray, RoundColumns
 
-# The way a kernel works does not change with the hour.
-HALF_LIFE_ROUNDS = 1024.0
+# The way a kernel works does not change with the hour, but a noisy one must be forgotten.
+HALF_LIFE_ROUNDS = 256.0
 # A feature that varies less than this around its mean tells nothing, nor do so few rounds.
 _LEAST_VARIATION = 0.03
 _LEAST_ROUNDS = 64.0
@@ -28,8 +28,13 @@ LEAST_RATIO, MOST_RATIO = -0.9, 4.0
 
 @dataclass(slots=True, eq=False)
 class ContextSlopes:
-    """Seconds per token of context: ``request_s`` summed over requests, ``row_s`` over rows."""
+    """Seconds per token of context: ``request_s`` summed over requests, ``row_s`` over rows.
 
+    ``most_s``: what a token of context costs in the table; neither slope can be larger, and where
+    the table holds one context only there are none.
+    """
+
+    most_s: float
     request_s: float = 0.0
     row_s: float = 0.0
     # Fading sums over rounds of the outer product of (1, requests' part, rows' part, error).
@@ -60,7 +65,7 @@ class ContextSlopes:
         parts = covariance[:2, :2] / np.outer(scale, scale)
         ridge = _LEAST_VARIATION**2 * (1.0 + _LEAST_ROUNDS / rounds)
         found = np.linalg.solve(parts + ridge * np.eye(2), covariance[:2, 2] / scale) / scale
-        self.request_s, self.row_s = float(found[0]), float(found[1])
+        self.request_s, self.row_s = np.clip(found, -self.most_s, self.most_s).tolist()
 
     def expected_s(self, rounds: RoundColumns, table_s: FloatArray) -> FloatArray:
         """The table's times of rounds, corrected."""

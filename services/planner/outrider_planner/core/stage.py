@@ -92,7 +92,7 @@ def tabulate(
 ) -> Stage:
     """Gain and seconds of every candidate at these steps, as expectations over the pool.
 
-    With sparse drafts the n of the steps are all at most 16, or all above.
+    With sparse drafts the n of the steps are all on one side of ``CONVOLVED_UP_TO``.
     """
     n, positions = np.array(cost.ladder[steps]), gain.positions
     pool, row_s = gain.pool(n), cost.target_s + cost.feed_s[drafter]

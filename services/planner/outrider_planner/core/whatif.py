@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
@@ -169,6 +170,7 @@ def _assumed(known: DrafterStatistics, given: tuple[float, ...]) -> DrafterStati
         bin_share=np.ones(shape),
         class_share=np.ones(1),
         verified=known.verified,
+        chains=inf,
     )
     gain = gain_model(found, known.traits.sparse)
     return replace(known, gain=gain, classes=("default",), estimates=found)

@@ -77,6 +77,8 @@ class WorkerState:
     rejected: Counter[str] = field(default_factory=Counter)
     last_sequence: int = 0
     last_report_s: float | None = None
+    # When a report was last counted in full: ``absorb``.
+    last_full_s: float | None = None
     credit_s: float = MOST_CREDIT_S
     last_plain_s: float = field(init=False)
     left_s: float | None = None
@@ -135,25 +137,34 @@ class WorkerState:
         """Per drafter its classes and what was believed of them at the latest plan."""
         return self.evidence.estimates
 
+    def skim(self, report: BoundedReport, now_s: float) -> None:
+        """Counts a report for the store only, and notes the load: others speak for this worker."""
+        self._note(report, now_s)
+        self.evidence.keep(report.cells)
+
     def absorb(self, report: BoundedReport, now_s: float) -> int:
-        """Counts a report; returns in how many classes acceptance has changed.
+        """Counts a report in full; returns in how many classes acceptance has changed.
 
         An empty report says idle, unless it is empty because of rejections.
         """
+        self._note(report, now_s)
+        self.last_full_s = now_s
         rounds, timed = report.rounds, take(report.rounds, report.timed)
-        if len(rounds) or not report.rejected:
-            self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
-        self.rounds += len(rounds)
-        if (rounds.target_rows == rounds.requests).any():
-            self.last_plain_s = now_s
         if len(timed):
             self.forecast = self._forecast(timed)
             self.costs.observe(timed)
         if self.history is not None:
             self.history.observe(rounds, report.cells)
-        changes = self.evidence.absorb(rounds, report.cells)
+        return self.evidence.absorb(rounds, report.cells)
+
+    def _note(self, report: BoundedReport, now_s: float) -> None:
+        rounds = report.rounds
+        if len(rounds) or not report.rejected:
+            self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
+        self.rounds += len(rounds)
+        if (rounds.target_rows == rounds.requests).any():
+            self.last_plain_s = now_s
         self.dirty = self.dirty or bool(len(rounds)) or bool(report.cells)
-        return changes
 
     def statistics(self, slow: SlowCounts, fleet: SlowCounts) -> tuple[DrafterStatistics, ...]:
         """Estimates of every drafter, kept for those who ask why."""

@@ -28,6 +28,10 @@ class FileSink:
         """Appends lines in a thread; True where they filled a file and a new one begins."""
         return await asyncio.to_thread(self._write, lines)
 
+    def lost(self) -> int:
+        """What was written stays, until its file is rotated away."""
+        return 0
+
     async def close(self) -> None:
         """Every write closed its file."""
 

@@ -33,6 +33,10 @@ class Sink(Protocol):
         """
         ...
 
+    def lost(self) -> int:
+        """Lines that were taken and could not be kept after all, since the start."""
+        ...
+
     async def close(self) -> None:
         """Nothing is written any more."""
         ...
@@ -49,6 +53,7 @@ class LogJournal:
         self._waiting: deque[Entry] = deque()
         self._rounds = 0
         self._unmarked = 0
+        self._sink_lost = 0
         self._head_wanted = True
         self._troubled = False
         self._task: asyncio.Task[None] | None = None
@@ -99,6 +104,8 @@ class LogJournal:
                 return
             self.written += len(lines)
             self._troubled = False
+            self._lose(self._sink.lost() - self._sink_lost)
+            self._sink_lost = self._sink.lost()
 
     def _taken(self) -> list[Entry]:
         entries = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]

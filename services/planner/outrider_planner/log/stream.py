@@ -17,10 +17,11 @@ _PAGE_ENTRIES = 256
 
 
 class StreamSink:
-    """Hands lines on; ``append(name, line)`` never waits."""
+    """Hands lines on; ``append(name, line)`` never waits, ``dropped()`` counts what it gave up."""
 
-    def __init__(self, append: Callable[[str, str], None]) -> None:
+    def __init__(self, append: Callable[[str, str], None], dropped: Callable[[], int]) -> None:
         self._append = append
+        self._dropped = dropped
         self._since_head = 0
 
     async def write(self, lines: Sequence[str]) -> bool:
@@ -32,6 +33,10 @@ class StreamSink:
         if due:
             self._since_head = 0
         return due
+
+    def lost(self) -> int:
+        """While the store was away for long."""
+        return self._dropped()
 
     async def close(self) -> None:
         """The link sends what is left when it stops."""

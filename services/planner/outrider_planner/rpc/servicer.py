@@ -124,7 +124,7 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
                 self._service.malformed()
 
     async def _write(self, session: Session, heartbeat: Heartbeat, context: Context) -> None:
-        """Plans as they come, heartbeats in between; a heartbeat renews the plan's validity."""
+        """Plans as they come, heartbeats in between; either renews the plan's validity."""
         while session.ended is None:
             sequence = heartbeat.due(self._service.now_s())
             if sequence is not None:
@@ -133,6 +133,7 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
             plan = await session.take(heartbeat.wait_s(self._service.now_s()))
             if plan is not None:
                 await context.write(wire.PlanResponse(plan=plan_to_wire(plan)))
+                heartbeat.sent(self._service.now_s())
 
     async def _watch(self, session: Session, heartbeat: Heartbeat) -> None:
         """Ends the session once the worker is silent; a pause of this process does not count."""

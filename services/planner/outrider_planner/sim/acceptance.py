@@ -163,17 +163,18 @@ class Drafter:
         if noise is None:
             return np.zeros(logits.shape, dtype=np.int64)
         fresh = self._rng.standard_normal(logits.shape)
-        seen = 2.0 * fresh if np.isinf(noise) else logits + noise * fresh
-        scores = np.clip(sigmoid(seen), _LEAST_SCORE, _MOST_SCORE)
-        return score_bins(np.cumprod(scores, axis=1))
+        seen: FloatArray = 2.0 * fresh if np.isinf(noise) else logits + noise * fresh
+        scores: FloatArray = np.clip(sigmoid(seen), _LEAST_SCORE, _MOST_SCORE)
+        return score_bins(np.cumprod(scores, axis=1, dtype=np.float64))
 
     def _lengths(self, domain: IntArray, draft_tokens: int) -> IntArray:
-        if not self._sparse:
+        if not self._sparse or draft_tokens == 0:
             return np.full(domain.size, draft_tokens, dtype=np.int64)
         on = self._rng.random((domain.size, draft_tokens))
         goes_on = on < self._reach[domain][:, None]
         goes_on[:, 0] = on[:, 0] < self._hits[domain]
-        return np.logical_and.accumulate(goes_on, axis=1).sum(axis=1)
+        reached: IntArray = np.logical_and.accumulate(goes_on, axis=1).sum(axis=1)
+        return reached
 
 
 def score_bins(scores: FloatArray) -> IntArray:

@@ -154,8 +154,8 @@ def _curves(
 def _grid(
     seconds: Callable[[IntArray, IntArray, float], FloatArray], context: int
 ) -> DraftCostGrid:
-    n, d = np.meshgrid(_REQUESTS, np.arange(1, _MOST_DRAFT_TOKENS + 1), indexing="ij")
-    n, d = n.reshape(-1), d.reshape(-1)
+    lengths = np.arange(1, _MOST_DRAFT_TOKENS + 1)
+    n, d = np.repeat(_REQUESTS, lengths.size), np.tile(lengths, len(_REQUESTS))
     micros = _micros(seconds(n, d, context))
     return DraftCostGrid(context, tuple(n.tolist()), tuple(d.tolist()), micros)
 

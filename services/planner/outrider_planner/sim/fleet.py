@@ -64,8 +64,11 @@ def domain_shares(scenario: Scenario) -> FloatArray:
     """Domains by share of the requests; those of the first shift where it sets one."""
     forced = scenario.shift_at(0).domain
     if forced is not None:
-        return np.eye(len(scenario.domains))[forced]
-    weights = np.zeros(len(scenario.domains))
+        alone = np.zeros(len(scenario.domains))
+        alone[forced] = 1.0
+        return alone
+    weights: FloatArray = np.zeros(len(scenario.domains))
     for stretch in scenario.stretches:
-        weights += stretch.requests * np.array(stretch.mix)
-    return weights / weights.sum()
+        weights = weights + stretch.requests * np.array(stretch.mix)
+    shares: FloatArray = weights / weights.sum()
+    return shares

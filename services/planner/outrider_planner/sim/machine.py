@@ -57,8 +57,8 @@ class Machine:
         self._feed = _ends(feed, ends, rows, truth.draft_factor)
         self._draft = _grid_ends(GridSet.of(costs.draft), ends, requests, draft_tokens)
         self._draft *= truth.draft_factor
-        n = np.arange(requests + 1)
-        self._host: FloatArray = (source.host_us + source.host_us_per_request * n) * 1e-6
+        n = np.arange(requests + 1, dtype=np.float64)
+        self._host: FloatArray = 1e-6 * (source.host_us + source.host_us_per_request * n)
         self.bucket_of = _buckets(source, self._target[0])
 
     def times(

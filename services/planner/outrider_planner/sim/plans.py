@@ -96,8 +96,9 @@ def _survival(item: ScoreMap | None, positions: int) -> FloatArray:
     """(K, S): deeper positions and higher bins than mapped repeat the last one."""
     if item is None:
         prior = _CONDITIONAL_PRIOR ** np.arange(1.0, positions + 1)
-        return np.repeat(prior[:, None], MAX_BINS, axis=1)
+        return np.tile(prior[:, None], MAX_BINS)
     known = np.array(item.survival)
     rows = np.minimum(np.arange(positions), known.shape[0] - 1)
     columns = np.minimum(np.arange(MAX_BINS), known.shape[1] - 1)
-    return known[rows[:, None], columns]
+    found: FloatArray = known[rows[:, None], columns]
+    return found

@@ -17,6 +17,7 @@ import numpy as np
 from outrider_planner.core.types import FloatArray
 from outrider_planner.sim.acceptance import Domain, Spread, sigmoid
 from outrider_planner.sim.baselines import Step, Truth
+from outrider_planner.sim.claims import Claim, claim_of
 from outrider_planner.sim.contenders import in_parallel, run_of
 from outrider_planner.sim.scenarios import Scenario, steady
 from outrider_planner.sim.world import Lengths
@@ -54,13 +55,14 @@ class Fit:
     request: float
 
 
-FIXED_MS = 60
-FITS = (Fit(1.3, -0.6, 1.0), Fit(1.3, -0.2, 1.0), Fit(2.0, 0.0, 1.0))
+FIXED_MS = 80
+FITS = (Fit(1.298, -0.149, 0.488), Fit(1.471, 0.074, 1.346), Fit(3.043, -0.170, 0.466))
 
 
 def workload(fit: Fit, draft_tokens: int, fixed_ms: int = FIXED_MS) -> Scenario:
     """The experiment's steady load with one workload's text."""
-    conditional = sigmoid(fit.level + fit.slope * np.arange(LONG))
+    logits: FloatArray = fit.level + fit.slope * np.arange(LONG, dtype=np.float64)
+    conditional = sigmoid(logits)
     domain = Domain.of("workload", tuple(conditional.tolist()))
     return steady(
         f"h200_14b+{fixed_ms}ms",
@@ -119,12 +121,38 @@ def measured(scenario: Scenario, seed: int) -> dict[str, FloatArray]:
     return found
 
 
-def repetitions(draft_tokens: int, place: int, seeds: int, processes: int) -> dict[str, FloatArray]:
-    """(seeds, 3) by contender: rate, rows, acceptance."""
-    scenario = workload(FITS[place], draft_tokens)
-    each = in_parallel(measured, [(scenario, seed) for seed in range(seeds)], processes)
-    return {name: np.stack([one[name] for one in each]) for name in each[0]}
+def published_claims(seeds: int, processes: int) -> list[Claim]:
+    """Ours against literal `lightspec` in the six cells, and how well the fit shows what was
+    published."""
+    cells = [(length, place) for length in (LONG, SHORT) for place in range(len(WORKLOADS))]
+    jobs = [
+        (workload(FITS[place], length), seed) for length, place in cells for seed in range(seeds)
+    ]
+    each = in_parallel(measured, jobs, processes)
+    claims = []
+    for cell, (length, place) in enumerate(cells):
+        found = each[cell * seeds : (cell + 1) * seeds]
+        name, ours, theirs, static = (
+            WORKLOADS[place].name,
+            *(
+                np.stack([one[contender] for one in found])
+                for contender in ("two_stage", "lightspec", f"static:{length}")
+            ),
+        )
+        note = _shown(WORKLOADS[place], length, theirs.mean(axis=0), static.mean(axis=0))
+        text = f"published experiment, {name} workload, K = {length}, against lightspec"
+        claims.append(claim_of(text, 1.0, ours[:, 0] / theirs[:, 0], note=note))
+    return claims
 
 
-def published_claims(seeds: int, processes: int) -> list["Claim"]:
-    return []
+def _shown(wanted: Published, length: int, theirs: FloatArray, static: FloatArray) -> str:
+    """What `lightspec` shows here against what was published of it."""
+    shown = f"lightspec / static {theirs[0] / static[0]:.3f}"
+    if length == SHORT:
+        first = f" (published {SHORT_GAIN})" if wanted is WORKLOADS[0] else " (published ≥ 1)"
+        return shown + first
+    return (
+        f"{shown} (published {wanted.throughput}), rows ÷ {static[1] / theirs[1]:.2f} "
+        f"({wanted.rows_divisor}), acceptance {theirs[2] - static[2]:+.3f} "
+        f"({wanted.acceptance:+.2f})"
+    )

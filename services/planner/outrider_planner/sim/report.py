@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from outrider_planner.core.types import FloatArray
+from outrider_planner.sim.claims import Claim
 from outrider_planner.sim.contenders import CLAIRVOYANT, Interval
 from outrider_planner.sim.runner import Run
 from outrider_planner.sim.svg import Line, Panel, chart
-from outrider_planner.sim.targets import Claim
 
 _WINDOW_ROUNDS = 25
 
@@ -47,41 +47,37 @@ def write_json(path: Path, claims: Sequence[Claim]) -> None:
 
 
 def scenario_rows(runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
-    """Every contender of one scenario: rate or time, relative to the best, what it drafted."""
-    fixed_work = next(iter(runs.values()))[0].scenario.rounds is None
-    rows = []
-    for name, each in runs.items():
-        values = [1.0 / run.busy_s if fixed_work else run.rate() for run in each]
-        found = Interval.of(values)
-        first = each[0].scenario.skip_rounds
-        rows.append(
-            {
-                "policy": name,
-                **(
-                    {"busy_s": round(1.0 / found.value, 2)}
-                    if fixed_work
-                    else {"tokens_per_s": round(found.value, 1)}
-                ),
-                "±": f"{(found.high - found.low) / 2 / found.value:.1%}",
-                "_value": found.value,
-                "draft": round(_mean(each, "carried", first), 2),
-                "verified/n": round(_mean(each, "verified", first, "requests"), 2),
-                "accepted/n": round(_mean(each, "accepted", first, "requests"), 2),
-                **(
-                    {"ms_per_token": round(1e3 * float(np.mean([r.token_s for r in each])), 2)}
-                    if fixed_work
-                    else {}
-                ),
-            }
-        )
-    best = max(row["_value"] for row in rows)
+    """Every contender of one scenario: its rate, or its time for the work, and what it drafted."""
+    found = {name: Interval.of([_speed(run) for run in each]) for name, each in runs.items()}
+    best = max(interval.value for interval in found.values())
     return [
         {
-            **{k: v for k, v in row.items() if k != "_value"},
-            "of_best": round(row["_value"] / best, 4),
+            "policy": name,
+            **_speed_columns(each, found[name].value),
+            "±": f"{(found[name].high / found[name].value - 1.0):.1%}",
+            "of_best": round(found[name].value / best, 4),
+            "draft": round(_mean(each, "carried"), 2),
+            "verified/n": round(_mean(each, "verified", "requests"), 2),
+            "accepted/n": round(_mean(each, "accepted", "requests"), 2),
         }
-        for row in rows
+        for name, each in runs.items()
     ]
+
+
+def _fixed_work(run: Run) -> bool:
+    return run.scenario.rounds is None
+
+
+def _speed(run: Run) -> float:
+    """More is better: tokens per second, or work per second."""
+    return 1.0 / run.busy_s if _fixed_work(run) else run.rate()
+
+
+def _speed_columns(runs: Sequence[Run], speed: float) -> dict[str, float]:
+    if not _fixed_work(runs[0]):
+        return {"tokens_per_s": round(speed, 1)}
+    token_ms = 1e3 * float(np.mean([run.token_s for run in runs]))
+    return {"busy_s": round(1.0 / speed, 2), "ms_per_token": round(token_ms, 2)}
 
 
 def plot(title: str, runs: Mapping[str, Run]) -> str:
@@ -148,11 +144,11 @@ def _forecast_lines(runs: Mapping[str, Run]) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def _mean(runs: Sequence[Run], column: str, first: int, over: str | None = None) -> float:
-    values = [
-        run.column(column)[first:] / (run.column(over)[first:] if over else 1.0) for run in runs
-    ]
-    return float(np.mean([each.mean() for each in values]))
+def _mean(runs: Sequence[Run], column: str, over: str | None = None) -> float:
+    """Over the measured rounds of all runs; by round relative to another column."""
+    first = runs[0].scenario.skip_rounds
+    ratios = [run.column(column) / (run.column(over) if over else 1.0) for run in runs]
+    return float(np.mean([ratio[first:].mean() for ratio in ratios]))
 
 
 def _cell(value: Any) -> str:

@@ -50,18 +50,19 @@ class Roofline:
 
     def seconds(self, device: Device, rows: IntArray, context_tokens: float) -> FloatArray:
         """Time of a pass over so many rows, each with that much context behind it."""
-        tiles = np.where(rows > _TILE_ROWS, -(-rows // _TILE_ROWS) * _TILE_ROWS, rows)
-        read_s = self._bytes(rows) / device.bytes_per_s
-        compute_s = 2.0 * self.parameters * tiles / device.flop_per_s
+        tiles: IntArray = np.where(rows > _TILE_ROWS, -(-rows // _TILE_ROWS) * _TILE_ROWS, rows)
+        count = rows.astype(np.float64)
+        read_s: FloatArray = self._bytes(count) / device.bytes_per_s
+        compute_s: FloatArray = 2.0 * self.parameters * tiles.astype(np.float64) / device.flop_per_s
         p = _KNEE_SHARPNESS
         row_s = self.row_s + context_tokens * self.kv_bytes_per_token / device.bytes_per_s
-        result: FloatArray = self.fixed_s + (read_s**p + compute_s**p) ** (1 / p) + rows * row_s
+        result: FloatArray = self.fixed_s + (read_s**p + compute_s**p) ** (1 / p) + row_s * count
         return result
 
-    def _bytes(self, rows: IntArray) -> FloatArray:
+    def _bytes(self, rows: FloatArray) -> FloatArray:
         if self.experts is None:
             return np.full(rows.shape, self.weight_bytes)
-        missed = (1.0 - self.experts.per_token / self.experts.count) ** rows
+        missed: FloatArray = (1.0 - self.experts.per_token / self.experts.count) ** rows
         touched: FloatArray = self.weight_bytes + self.experts.weight_bytes * (1.0 - missed)
         return touched
 

@@ -77,7 +77,7 @@ class PlannerDirector:
     """The real planner core with one worker."""
 
     def __init__(
-        self, hello: Hello, policy: Policy, warm: dict[str, int], interval_ms: int
+        self, hello: Hello, policy: Policy, warm: Mapping[str, int], interval_ms: int
     ) -> None:
         self._planner = Planner(PlannerConfig(policy=policy, report_interval_ms=interval_ms))
         self._hello, self._warm = hello, warm

@@ -124,6 +124,7 @@ def switch(machine: str = "h200_14b", requests: int = 16, back: bool = False) ->
         (CODE, CHAT),
         name=f"switch:{machine}:n={requests}:{'to-code' if back else 'to-chat'}",
         shifts=(Shift(0, domain=first), Shift(300, domain=second)),
+        lengths=Lengths(persistent=True),
         rounds=500,
         skip_rounds=350,
     )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from outrider_planner.sim import cells
 from outrider_planner.sim.ablations import ablation_rows
+from outrider_planner.sim.claims import Claim
 from outrider_planner.sim.published import published_claims
 from outrider_planner.sim.targets import (
-    Claim,
     lightspec_claims,
     ramp_claims,
     recovery_claims,

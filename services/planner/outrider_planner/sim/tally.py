@@ -14,6 +14,8 @@ from outrider_planner.core.types import AcceptanceCell, IntArray, RoundColumns, 
 from outrider_planner.sim.machine import RoundTimes
 
 _COLUMNS = tuple(column.name for column in fields(RoundColumns))
+# More than there are bins: (position, bin) in one number.
+_BIN_SLOTS = 32
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
@@ -82,18 +84,26 @@ class Tally:
         position = np.arange(bins.shape[1])
         reached = [position < column[:, None] for column in stages]
         by_position = [mask.sum(axis=0) for mask in reached]
-        key = position * 32 + bins
-        counts = [np.bincount(key[mask], minlength=32 * position.size) for mask in reached[1:]]
+        key = position * _BIN_SLOTS + bins
+        counts = [
+            np.bincount(key[mask], minlength=_BIN_SLOTS * position.size) for mask in reached[1:]
+        ]
         kept = np.flatnonzero(counts[0]) if self.scored else _NOTHING
+        drafted, verified, accepted = (column[kept] for column in counts)
         return AcceptanceCell(
-            self.drafter,
-            name,
-            0,
-            int(stages[0].size),
-            *by_position,
-            kept // 32,
-            kept % 32,
-            *(column[kept] for column in counts),
+            drafter=self.drafter,
+            request_class=name,
+            context_band=0,
+            asked=int(stages[0].size),
+            asked_by_position=by_position[0],
+            drafted=by_position[1],
+            verified=by_position[2],
+            accepted=by_position[3],
+            bin_position=kept // _BIN_SLOTS,
+            bin=kept % _BIN_SLOTS,
+            bin_drafted=drafted,
+            bin_verified=verified,
+            bin_accepted=accepted,
         )
 
 

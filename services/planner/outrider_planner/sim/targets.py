@@ -6,15 +6,17 @@ claims are printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from outrider_planner.core.types import FloatArray
 from outrider_planner.sim.baselines import frozen_at, likely_best_lengths
 from outrider_planner.sim.cells import CellResult
-from outrider_planner.sim.contenders import CLAIRVOYANT, OFF, Interval, in_parallel, run_of
+from outrider_planner.sim.claims import Claim, claim_of
+from outrider_planner.sim.contenders import CLAIRVOYANT, OFF, in_parallel, run_of
+from outrider_planner.sim.cost_tables import CPU
 from outrider_planner.sim.scenarios import (
     INFORMATIVE,
     PERFECT,
@@ -30,44 +32,6 @@ from outrider_planner.sim.scenarios import (
 # Rounds after a shift within which a policy must be back, and those it is then measured over.
 RECOVERY_ROUNDS, JUDGED_ROUNDS = 50, 100
 _LIGHT_LOAD = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One row of the report. ``at_most``: the value must not exceed the target."""
-
-    claim: str
-    target: float
-    value: float
-    low: float
-    high: float
-    at_most: bool = False
-    note: str = ""
-
-    @property
-    def met(self) -> bool:
-        """By the mean over repetitions."""
-        return self.value <= self.target if self.at_most else self.value >= self.target
-
-    def as_json(self) -> dict[str, object]:
-        """As `--json` writes it."""
-        return {
-            "claim": self.claim,
-            "target": self.target,
-            "value": round(self.value, 4),
-            "low": round(self.low, 4),
-            "high": round(self.high, 4),
-            "met": self.met,
-            "note": self.note,
-        }
-
-
-def claim_of(
-    text: str, target: float, values: FloatArray, *, at_most: bool = False, note: str = ""
-) -> Claim:
-    """A claim about the mean of one value per repetition."""
-    found = Interval.of(values)
-    return Claim(text, target, found.value, found.low, found.high, at_most, note)
 
 
 # Steady loads -------------------------------------------------------------------------------
@@ -228,7 +192,7 @@ def recovery_claims(seeds: int, processes: int) -> list[Claim]:
             known = replace(frozen_at(judged, first), warm=True)
             ours = rates(judged, "two_stage", seeds, processes)
             best = rates(known, CLAIRVOYANT, seeds, processes)
-            kept.append((f"n={n} {'to code' if back else 'to chat'}", ours / best.mean()))
+            kept.append((f"n={n} {'to code' if back else 'to chat'}", ours / best))
     worst = min(kept, key=lambda item: float(item[1].mean()))
     note = f"worst: {worst[0]}; " + ", ".join(f"{k} {float(v.mean()):.3f}" for k, v in kept)
     text = "clairvoyant's rate reached after a shift, in 50 rounds or 400 request-rounds, worst"
@@ -237,33 +201,26 @@ def recovery_claims(seeds: int, processes: int) -> list[Claim]:
 
 def lightspec_claims(seeds: int, processes: int) -> list[Claim]:
     """Where the published planner fails: it stays off after a dip and starves under churn."""
-    claims = []
-    cases: tuple[tuple[str, Sequence[Callable[[], Scenario]]], ...] = (
-        (
-            "after an acceptance dip",
-            [
-                lambda: dip("h200_moe_30b_a3b", 2),
-                lambda: dip("h200_moe_30b_a3b", 8),
-                lambda: dip("h200_14b", 96),
-            ],
-        ),
-        ("under churn", [lambda n=n: churn(requests=n) for n in (64, 128, 256)]),
+    dips = [dip(machine, n) for machine, n in (("h200_moe_30b_a3b", 8), (CPU, 4), ("h200_14b", 96))]
+    churns = [churn(requests=n) for n in (64, 128, 256)]
+    return [
+        _against_lightspec("after an acceptance dip", dips, seeds, processes),
+        _against_lightspec("under churn", churns, seeds, processes),
+    ]
+
+
+def _against_lightspec(
+    text: str, scenarios: Sequence[Scenario], seeds: int, processes: int
+) -> Claim:
+    ratios = np.stack(
+        [
+            rates(s, "two_stage", seeds, processes) / rates(s, "lightspec", seeds, processes)
+            for s in scenarios
+        ]
     )
-    for text, makers in cases:
-        scenarios = [make() for make in makers]
-        ratios = np.stack(
-            [
-                rates(s, "two_stage", seeds, processes) / rates(s, "lightspec", seeds, processes)
-                for s in scenarios
-            ]
-        )
-        note = "by scenario: " + ", ".join(
-            f"{s.name} {ratio:.3f}" for s, ratio in zip(scenarios, ratios.mean(axis=1), strict=True)
-        )
-        claims.append(
-            claim_of(f"literal lightspec {text}, mean", 1.3, ratios.mean(axis=0), note=note)
-        )
-    return claims
+    each = zip(scenarios, ratios.mean(axis=1), strict=True)
+    note = ", ".join(f"{scenario.name} {ratio:.3f}" for scenario, ratio in each)
+    return claim_of(f"literal lightspec {text}, mean", 1.3, ratios.mean(axis=0), note=note)
 
 
 def _listed(values: FloatArray) -> str:

@@ -17,6 +17,8 @@ import numpy as np
 
 from outrider_planner.core.types import FloatArray, IntArray
 
+_FOR_EVER = 1 << 40
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkList:
@@ -142,6 +144,8 @@ class World:
         done = (rng.random(self.requests) * tokens[self.request]).astype(np.int64)
         self.left_tokens = tokens[self.request] - done
         self.context_tokens = self.work.prompt_tokens[self.request] + done
+        if self._persistent:
+            self.left_tokens = np.full(self.requests, _FOR_EVER)
 
     def _append(self, new: IntArray) -> None:
         self.request = np.concatenate([self.request, new])

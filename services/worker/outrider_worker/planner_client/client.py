@@ -194,26 +194,29 @@ class PlannerClient:
             self.link.report_interval_s = min(max(seconds, 0.05), 5.0)
 
     async def _write(self, call: "_Call", heartbeat: Heartbeat) -> None:
-        """The hello, then reports at the planner's interval and heartbeats every second."""
+        """The hello, then reports at the planner's interval and heartbeats in quiet seconds."""
         await call.write(wire.PlanRequest(hello=self._introduction.hello()))
         while True:
             sequence = heartbeat.due(time.monotonic())
             if sequence is not None:
                 beat = common.Heartbeat(sequence=sequence)
                 await call.write(wire.PlanRequest(heartbeat=beat))
-            await self._send_reports(call)
+            if await self._send_reports(call):
+                heartbeat.sent(time.monotonic())
             await asyncio.sleep(min(self.link.report_interval_s, HEARTBEAT_INTERVAL_S))
 
-    async def _send_reports(self, call: "_Call") -> None:
+    async def _send_reports(self, call: "_Call") -> bool:
+        """What the ring holds; False where there was nothing to say."""
         records = self._ring.take()
         self.link.clamps += sum(record.clamped for record in records)
         if not any(record.requests or record.outcomes for record in records):
-            return
+            return False
         self._sequence += 1
         message = reports_to_wire(
             self._sequence, records, self._guard(), self.link.clamps, self._ring.dropped_rounds
         )
         await call.write(wire.PlanRequest(reports=message))
+        return True
 
 
 async def _watch(heartbeat: Heartbeat) -> None:

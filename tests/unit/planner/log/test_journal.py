@@ -22,6 +22,7 @@ class Broken:
 
     def __init__(self) -> None:
         self.mended = False
+        self.dropped = 0
         self.lines: list[str] = []
 
     async def write(self, lines: Sequence[str]) -> bool:
@@ -29,6 +30,9 @@ class Broken:
             raise OSError("no space left")
         self.lines += lines
         return False
+
+    def lost(self) -> int:
+        return self.dropped
 
     async def close(self) -> None:
         pass
@@ -113,7 +117,7 @@ async def test_a_beginning_is_wanted_once_at_first() -> None:
 
 async def test_the_stream_is_read_back_in_pages() -> None:
     store, waiting = MemoryStore(lambda: 0.0), list[tuple[str, str]]()
-    sink = StreamSink(lambda name, line: waiting.append((name, line)))
+    sink = StreamSink(lambda name, line: waiting.append((name, line)), lambda: 0)
     due = [await sink.write(["x"] * (HEAD_EVERY_ENTRIES // 2)) for _ in range(3)]
     assert due == [False, True, False]
     lines = [f"line {number}" for number in range(600)]
@@ -130,3 +134,14 @@ async def test_stopping_writes_what_waits(tmp_path: Path) -> None:
     journal.put(tick(1))
     await journal.stop()
     assert len(list(read_lines(path))) == 1
+
+
+async def test_what_a_sink_gives_up_later_is_marked_as_well() -> None:
+    sink = Broken()
+    sink.mended, sink.dropped = True, 4
+    journal = LogJournal(sink, "planner-a")
+    for number in range(2):
+        journal.put(tick(number))
+        await journal.stop()
+    gap = decode(sink.lines[1])
+    assert (gap["k"], gap["lost"], journal.lost) == ("gap", 4, 4)

@@ -89,10 +89,10 @@ def test_a_plan_that_was_not_decided_so_is_found() -> None:
 
 def test_policies_are_compared_on_the_same_statistics() -> None:
     _, lines = busy_day()
-    replay, samples = played(lines, ["off", "static:2"])
+    replay, samples = played(lines, ["off", "static:2", "lightspec"])
     assert replay.agreement.different == 0
     by_policy = {line.policy: line for line in summary(samples)}
-    assert set(by_policy) == {AS_LOGGED, "off", "static:2"}
+    assert set(by_policy) == {AS_LOGGED, "off", "static:2", "lightspec"}
     assert by_policy["off"].rate_vs_off_ratio == pytest.approx(1.0)
     assert by_policy["static:2"].draft_tokens == 2.0
     logged, static = by_policy[AS_LOGGED], by_policy["static:2"]
@@ -102,7 +102,7 @@ def test_policies_are_compared_on_the_same_statistics() -> None:
     assert logged.rate_tokens_per_s > static.rate_tokens_per_s
     pieces = over_time(samples, 4)
     assert {line.policy for line in pieces} == set(by_policy)
-    assert sum(line.samples for line in pieces) == 3 * len(samples)
+    assert sum(line.samples for line in pieces) == 4 * len(samples)
 
 
 def test_a_log_that_begins_in_the_middle_takes_up_who_is_there() -> None:

@@ -21,6 +21,7 @@ from outrider_planner.sim.acceptance import (
     score_bins,
 )
 from outrider_planner.sim.scenarios import INFORMATIVE, PERFECT
+from outrider_worker.speculate.synthetic import score_bin
 
 COUNT = 40_000
 
@@ -68,6 +69,11 @@ def test_bins_halve_twice_per_octave_and_never_leave_their_range() -> None:
     scores = np.array([0.99, 0.71, 0.70, 0.5, 0.49, 2**-7.6, 1e-9])
     assert score_bins(scores).tolist() == [15, 15, 14, 14, 13, 0, 0]
     assert MAX_BINS == 16
+
+
+def test_bins_are_those_of_the_worker() -> None:
+    scores = np.exp(np.random.default_rng(0).uniform(-7.0, 0.0, 500))
+    assert score_bins(scores).tolist() == [score_bin(float(score)) for score in scores]
 
 
 def test_a_sparse_drafter_often_has_nothing() -> None:

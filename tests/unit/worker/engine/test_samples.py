@@ -41,7 +41,8 @@ def test_a_request_gives_at_most_32_samples_of_a_cell_evenly_spread() -> None:
 
 def test_another_cell_and_another_choice_have_samples_of_their_own() -> None:
     near, far = [outcome()] * 50, [outcome(context_tokens=1500)] * 50
-    choice = [outcome(request=RequestKey("router", "r", choice_index=1))] * 50
+    other_choice = RequestKey("router", "r", choice_index=1)
+    choice = [replace(outcome(), request=other_choice)] * 50
     assert len(fair([*near, *far, *choice], band)) == 3 * MOST_PER_REQUEST
 
 

@@ -63,7 +63,7 @@ class TwoStagePolicy:
 def _terms(item: DrafterStatistics, bounds: Bounds, bounded: bool) -> Terms:
     return Terms(
         max_draft_tokens=bounds.max_draft_tokens,
-        chains=item.verified,
+        chains=item.verified if item.estimates is None else item.estimates.chains,
         latency=latency_bound(item, bounds) if bounded else None,
     )
 

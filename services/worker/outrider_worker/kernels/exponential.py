@@ -1,0 +1,59 @@
+"""exp in float32, made of operations that vector units have.
+
+A library's exp has one code for vectors and another for what is left over, and their bits differ.
+This one is the same few multiplications and additions in every lane.
+
+The argument is split into n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite 1980, chapter 6); e^r is
+Taylor's polynomial, whose first missing term is below a tenth of the last place; 2^n is put
+together from bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from outrider_worker.kernels.compiled import inlined
+
+_LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+"""Beyond, the result is no normal number, or none at all."""
+
+_PER_LN_2 = np.float32(1 / np.log(2))
+_LN_2_HIGH = np.float32(0.693359375)
+"""Few enough bits that its products with any n here are exact."""
+_LN_2_LOW = np.float32(np.log(2) - 0.693359375)
+
+_TO_EXPONENT = np.float32(1.5 * 2**23 + 127)
+"""Added to n, it leaves n + 127 in the lowest bits: a float's biased exponent."""
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_T2, _T3, _T4, _T5, _T6, _T7 = (
+    np.float32(1 / factorial) for factorial in (2, 6, 24, 120, 720, 5040)
+)
+
+
+@intrinsic
+def _with_exponent(typing: object, biased: types.Type) -> object:
+    """2^n from n + _TO_EXPONENT: the lowest nine bits, moved up to where the exponent stands."""
+
+    def generate(context: object, builder: ir.IRBuilder, signature: object, args: list) -> object:
+        word = ir.IntType(32)
+        moved = builder.shl(builder.bitcast(args[0], word), ir.Constant(word, 23))
+        return builder.bitcast(moved, ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+@inlined
+def exp(x: np.float32) -> np.float32:
+    """e^x within 1 ulp for −87 ≤ x ≤ 88; 0 below, e^88 above, NaN for NaN."""
+    within = _LEAST if x < _LEAST else x
+    within = _MOST if within > _MOST else within
+    biased = within * _PER_LN_2 + _TO_EXPONENT
+    n = biased - _TO_EXPONENT
+    r = (within - n * _LN_2_HIGH) - n * _LN_2_LOW
+    tail = ((((_T7 * r + _T6) * r + _T5) * r + _T4) * r + _T3) * r + _T2
+    result = ((tail * r + _ONE) * r + _ONE) * _with_exponent(biased)
+    return _ZERO if x < _LEAST else result

@@ -1,0 +1,248 @@
+"""Workers that are planned together: who is alike, what they share, and what they do not."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outrider_planner.core.events import PlannerConfig, PushPlan, WarmStart
+from outrider_planner.core.planner import Planner
+from outrider_planner.core.policies import Decision, parse
+from outrider_planner.core.types import Hello
+from tests.unit.planner.builders import (
+    make_cell,
+    make_hello,
+    make_report,
+    make_rounds,
+    make_table,
+    target_us,
+)
+
+CONFIG = PlannerConfig(share_from_workers=4)
+NAMES = [f"w{number}" for number in range(8)]
+
+
+class Fleet:
+    """Workers with one report a second each; acceptance and times by worker."""
+
+    def __init__(
+        self, config: PlannerConfig = CONFIG, hellos: Mapping[str, Hello] | None = None
+    ) -> None:
+        self.planner = Planner(config)
+        self.now_s = 0.0
+        self.pushed: dict[str, int] = dict.fromkeys(NAMES, 0)
+        self.said: list[str] = []
+        self._sequence = 0
+        for stream, name in enumerate(NAMES):
+            hello = (hellos or {}).get(name, make_hello(incarnation=name))
+            self.planner.on_hello(replace(hello, worker_incarnation=name), stream, 0.0)
+        self._plan()
+
+    def second(
+        self, accepted: dict[str, int] | int, slow: Iterable[str] = (), names: Iterable[str] = NAMES
+    ) -> None:
+        """Everybody reports 32 chains of two drafts; ``accepted`` of 32 at either position."""
+        self.now_s += 1.0
+        self._sequence += 1
+        for name in names:
+            hits = accepted if isinstance(accepted, int) else accepted.get(name, 30)
+            cell = make_cell((32, 32), (32, 32), (hits, hits))
+            changes = {"target_us": 24_000} if name in slow else {}
+            report = make_report(self._sequence, make_rounds(16, **changes), cell)
+            self.planner.on_reports(name, NAMES.index(name), report, self.now_s)
+        self._plan()
+
+    def shared(self) -> set[str]:
+        """Workers whose latest plan was made for several."""
+        return {name for name, basis in self.planner.basis.items() if basis.workers > 1}
+
+    def drafts(self, name: str) -> int:
+        plan = self.planner.workers[name].plan
+        assert plan is not None
+        return plan.drafters[0].draft_tokens[1]
+
+    def _plan(self) -> None:
+        for effect in self.planner.replan(self.now_s):
+            if isinstance(effect, PushPlan):
+                self.pushed[effect.incarnation] += 1
+            elif isinstance(effect, WarmStart):
+                self.said.append(effect.sentence)
+
+
+def test_workers_that_are_alike_get_one_decision_and_versions_of_their_own() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.second(30)
+    assert fleet.shared() == set(NAMES)
+    assert len({id(basis) for basis in fleet.planner.basis.values()}) == 1
+    plans = [worker.plan for worker in fleet.planner.workers.values()]
+    assert all(plan is not None and plan.drafters == plans[0].drafters for plan in plans)  # type: ignore[union-attr]
+    assert "one plan for 8 workers" in plans[0].reason  # type: ignore[union-attr]
+    assert [w.version for w in fleet.planner.workers.values()] == list(fleet.pushed.values())
+
+
+class Counting:
+    """The default policy, and how often it was asked."""
+
+    name = "counting"
+    remembers_rounds = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def decide(self, *arguments: Any) -> Decision:
+        self.asked += 1
+        return parse("two_stage").decide(*arguments)
+
+
+def test_a_plan_is_found_once_however_many_have_news() -> None:
+    policy = Counting()
+    fleet = Fleet(replace(CONFIG, policy=policy))
+    before = policy.asked
+    fleet.second(30)
+    assert policy.asked == before + 1
+
+
+def test_few_workers_are_planned_each_for_itself() -> None:
+    fleet = Fleet(PlannerConfig(share_from_workers=9))
+    fleet.second(30)
+    assert fleet.shared() == set()
+
+
+def test_what_is_shared_is_what_one_worker_with_all_the_evidence_would_be_told() -> None:
+    fleet, alone = Fleet(), Planner(PlannerConfig())
+    alone.on_hello(make_hello(incarnation="one"), 1, 0.0)
+    alone.replan(0.0)
+    for second in range(1, 4):
+        fleet.second(24)
+        cell = make_cell((32, 32), (32, 32), (24, 24))
+        alone.on_reports("one", 1, make_report(second, make_rounds(16), cell), float(second))
+        alone.replan(float(second))
+    one = alone.workers["one"].decision
+    together = fleet.planner.workers["w0"].decision
+    assert one is not None
+    assert together is not None
+    np.testing.assert_array_equal(together.drafters[0].draft_tokens, one.drafters[0].draft_tokens)
+    evidence = fleet.planner.basis["w0"].sources.own_verified
+    assert evidence == pytest.approx(8 * alone.basis["one"].sources.own_verified, rel=1e-6)
+
+
+def test_a_worker_whose_drafts_fail_is_planned_alone_and_comes_back() -> None:
+    fleet = Fleet()
+    for _ in range(12):
+        fleet.second({"w3": 0})
+    assert fleet.shared() == set(NAMES) - {"w3"}
+    assert fleet.drafts("w3") == 0
+    assert fleet.drafts("w0") > 0
+    for _ in range(30):
+        fleet.second(30)
+    assert fleet.shared() == set(NAMES)
+    assert fleet.drafts("w3") > 0
+
+
+def test_a_worker_that_is_slower_is_planned_alone() -> None:
+    fleet = Fleet()
+    for _ in range(12):
+        fleet.second(30, slow={"w5"})
+    assert fleet.shared() == set(NAMES) - {"w5"}
+
+
+def test_one_in_the_middle_leads_whoever_came_first() -> None:
+    fleet = Fleet()
+    for _ in range(12):
+        fleet.second(30, slow={"w0"})
+    assert fleet.shared() == set(NAMES) - {"w0"}
+
+
+def test_another_deployment_table_identity_or_limit_is_another_group() -> None:
+    changed = {
+        "w0": make_hello(deployment="other"),
+        "w1": make_hello(requests=6),
+        "w2": make_hello(drafter="mtp"),
+        "w3": make_hello(),
+    }
+    changed["w3"] = replace(changed["w3"], identity=replace(changed["w3"].identity, device="x"))
+    fleet = Fleet(hellos=changed)
+    fleet.second(30, names=NAMES[4:])
+    assert fleet.shared() == set(NAMES[4:])
+
+
+def _target_us(more: int, rows: int) -> int:
+    return target_us(rows) + more
+
+
+def test_tables_of_one_identity_that_differ_a_little_are_one_group() -> None:
+    tables = {}
+    for place, name in enumerate(NAMES):
+        table = make_table(max_draft=4, target=partial(_target_us, 40 * place))
+        tables[name] = make_hello(table=table)
+    fleet = Fleet(hellos=tables)
+    for _ in range(7):
+        fleet.second(30)
+    assert fleet.shared() == set(NAMES)
+
+
+def test_a_shift_of_all_is_followed_by_all_together() -> None:
+    fleet = Fleet()
+    for _ in range(6):
+        fleet.second(30)
+    for _ in range(20):
+        fleet.second(0)
+    assert fleet.shared() == set(NAMES)
+    assert {fleet.drafts(name) for name in NAMES} == {0}
+
+
+def test_a_newcomer_gets_the_plan_that_is_there_and_it_says_so() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.second(0)
+    basis = fleet.planner.basis["w0"]
+    fleet.planner.on_hello(make_hello(incarnation="late"), 99, fleet.now_s)
+    effects = fleet.planner.replan(fleet.now_s)
+    (pushed,) = [effect for effect in effects if isinstance(effect, PushPlan)]
+    assert pushed.plan.drafters[0].draft_tokens == (0,) * 6
+    assert fleet.planner.basis["late"] is basis
+    (said,) = [effect.sentence for effect in effects if isinstance(effect, WarmStart)]
+    assert "plan of 8 workers" in said
+
+
+def test_plain_rounds_are_asked_of_those_that_had_none() -> None:
+    fleet = Fleet(replace(CONFIG, plain_wanted_after_s=5.0))
+    for _ in range(4):
+        fleet.second(30)
+    fleet.planner.workers["w2"].last_plain_s = fleet.now_s
+    for _ in range(3):
+        fleet.second(30)
+    shares = {n: w.plan.probe.plain_share for n, w in fleet.planner.workers.items() if w.plan}
+    assert shares.pop("w2") == 0.0
+    assert min(shares.values()) > 0.0
+
+
+def test_those_that_are_planned_together_wait_together() -> None:
+    fleet = Fleet()
+    fleet.second(30)
+    fleet.planner.planned("w0", fleet.now_s, 0.01)
+    waits = {worker.next_plan_s for worker in fleet.planner.workers.values()}
+    assert waits == {fleet.now_s + 0.01 / CONFIG.planning_share}
+
+
+def test_a_policy_that_reads_single_rounds_is_not_shared() -> None:
+    fleet = Fleet(PlannerConfig(policy=parse("lightspec"), share_from_workers=4))
+    fleet.second(30)
+    assert fleet.shared() == set()
+
+
+def test_a_member_that_left_is_forgotten() -> None:
+    fleet = Fleet()
+    fleet.second(30)
+    for stream, name in enumerate(NAMES[:6]):
+        fleet.planner.on_gone(name, stream, fleet.now_s)
+    fleet.planner.flush()
+    fleet.planner.on_tick(fleet.now_s + 120.0)
+    assert set(fleet.planner.workers) == {"w6", "w7"}
+    fleet.now_s += 120.0
+    fleet.second(30, names=("w6", "w7"))
+    assert fleet.shared() == set()
