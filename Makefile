@@ -1,4 +1,4 @@
-# make setup | up | test | test-matrix | soak | lint | gen | bench | clean
+# make setup | up | test | test-matrix | soak | lint | gen | bench | bench-planner | clean
 # Everything runs from .venv; `make up ARGS="--workers 2"` and `make test ARGS="-k tokens"` pass on.
 
 PYTHON3 ?= python3
@@ -32,7 +32,7 @@ test: setup
 test-matrix: setup
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m matrix tests/matrix $(ARGS)
 
-# Thousands of rounds at random load, some ten minutes; `make test` has a short form.
+# Thousands of rounds at random load, a few minutes; `make test` has a short form.
 SOAK_ROUNDS ?= 20000
 soak: setup
 	@OMP_NUM_THREADS=1 OUTRIDER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest tests/soak \

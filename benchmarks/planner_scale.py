@@ -26,7 +26,7 @@ from tests.support.net import LOOPBACK, free_ports, http_get, wait_until
 
 CORES, LATENCY_MS = 1.0, 50.0
 _PROCESSES = 2
-_WARM_UP_S = 15.0
+_JOIN_S, _WARM_UP_S = 10.0, 25.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,7 +37,7 @@ class Case:
     streams: int
     interval_s: float
     seconds: float
-    probes: int = 4
+    probes: int = 2
 
 
 @dataclass
@@ -115,6 +115,7 @@ def measured(case: Case) -> dict[str, Any]:
         "plans": sum(each["plans"] for each in totals),
         "planned_streams": sum(each["planned_streams"] for each in totals),
         "lost_streams": sum(each["ended"] for each in totals),
+        "reasons": sorted({reason for each in totals for reason in each["reasons"]}),
         "met": cores <= CORES and max(probe_ms, median_ms) <= LATENCY_MS,
     }
 
@@ -127,6 +128,7 @@ def _workers(case: Case, port: int, part: int) -> subprocess.Popen[bytes]:
         "--streams": streams,
         "--probes": case.probes // _PROCESSES,
         "--interval": case.interval_s,
+        "--join": _JOIN_S,
         "--seconds": _WARM_UP_S + case.seconds,
     }
     words = [str(word) for option in options.items() for word in option]

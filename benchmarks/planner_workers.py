@@ -202,7 +202,13 @@ class Stream:
 
 
 async def run(
-    target: str, first: int, streams: int, probes: int, interval_s: float, seconds: float
+    target: str,
+    first: int,
+    streams: int,
+    probes: int,
+    interval_s: float,
+    seconds: float,
+    join_s: float = 1.0,
 ) -> Totals:
     """So many streams for so long; the first ``probes`` of them are probes."""
     totals, reports = Totals(), Reports(interval_s)
@@ -210,15 +216,17 @@ async def run(
         tasks = [
             asyncio.create_task(
                 Stream(f"w{first + number}", number < probes, reports, totals).run(
-                    channel, interval_s * number / streams, interval_s
+                    channel, join_s * number / streams, interval_s
                 )
             )
             for number in range(streams)
         ]
         await asyncio.sleep(seconds)
+        ended, reasons = totals.ended, dict(totals.reasons)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    totals.ended, totals.reasons = ended, reasons
     return totals
 
 
@@ -230,6 +238,7 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=1)
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--join", type=float, default=1.0, help="seconds until all have joined")
     options = parser.parse_args()
     totals = asyncio.run(
         run(
@@ -239,6 +248,7 @@ def main() -> None:
             options.probes,
             options.interval,
             options.seconds,
+            options.join,
         )
     )
     print(json.dumps(vars(totals)))

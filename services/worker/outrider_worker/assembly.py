@@ -11,7 +11,7 @@ import torch
 
 from outrider_runtime.lifecycle import new_incarnation
 from outrider_runtime.logs import get_logger
-from outrider_worker.attention import make_attention
+from outrider_worker.attention import default_attention
 from outrider_worker.cache import user_cache
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.drafting import Drafters
@@ -90,7 +90,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     device = choose_device(settings.device)
     drafters = _drafters(settings, device)
     dtype = choose_dtype(device)
-    backend = make_attention("triton" if device.type == "cuda" else "blocks")
+    backend = default_attention(device)
     loaded = load_model(
         resolve_model(settings.model), dtype, device, progress=_LoadProgress(), backend=backend
     )

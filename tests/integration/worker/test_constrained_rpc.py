@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -50,6 +51,7 @@ class Desk:
         self.reason = ""
         replica = SimpleNamespace(
             incarnation="x",
+            folder=Path("no-such-folder"),
             config=SimpleNamespace(vocab_size=259),
             drafters=(),
             not_ready_reason=lambda: self.reason,

@@ -3,54 +3,76 @@
 Knows how sure a change must be and what it costs the older evidence in trust. Does not know where
 predictions come from, nor what is done with trust.
 
-The sums are log likelihood ratios of a shift by ``SHIFT_RATIO`` against none (Page 1954, with
-normal increments). They return to 0 while predictions hold, so small lasting errors, below half
-of the shift, never add up to an alarm.
+The sums are log likelihood ratios of a shift by ``SHIFT_RATIO`` against none (Page 1954), for
+counts that spread more than Poisson ones by a known ratio. They return to 0 while predictions
+hold, so small lasting errors, below half of the shift, never add up to an alarm.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log1p
 
 import numpy as np
 
+from outrider_planner.core.sums import Counts
 from outrider_planner.core.types import FloatArray
 
 SHIFT_RATIO = 0.3
+# Where next to nothing is accepted: a rise by this many drafts per chain.
+LEAST_RISE_TOKENS = 0.4
 # exp(−threshold) bounds the chance that a run of the sum up from 0 is a false alarm.
-THRESHOLD = 10.0
+THRESHOLD = 8.0
 # Outcomes of one request resemble each other more than chains drawn anew.
 _DISPERSION_RATIO = 1.5
+_LEAST_PREDICTED = 0.01
 # What older evidence is worth after an alarm, and how soon the deployment's is believed again.
 TRUST_CUT = 1.0 / 64.0
 TRUST_DOUBLING_ROUNDS = 64.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Belief:
+    """What is believed of a class. ``survival`` (K, S) by position and score bin; ``worth`` (K,):
+    P(a request that is asked for so many drafts gets at least j, all accepted)."""
+
+    survival: FloatArray
+    worth: FloatArray
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Drafts of one class in one report: accepted, predicted, and the prediction's variance."""
+    """Drafts of one class in one report: chains asked for, drafts accepted and predicted, and the
+    prediction's variance.
 
+    Drafts that were not verified count by their bin's survival. So a change shows where bins hold
+    less than believed, and where drafts move to other bins or fail to come.
+    """
+
+    asked: float
     accepted: float
     predicted: float
     variance: float
 
     @classmethod
-    def of(
-        cls, verified: FloatArray, accepted: FloatArray, survival: FloatArray, chains: float
-    ) -> Outcome:
-        """From (K, S) counts and the survival that was believed of them.
+    def of(cls, found: Counts, believed: Belief, chains: float) -> Outcome:
+        """From counts of as many positions and bins as the belief has.
 
-        A chain cut at l drafts accepts a of them with E[a] = Σ S_j and E[a²] = Σ (2j + 1) S_j.
-        ``chains``: evidence behind the prediction, whose own error counts as well.
+        Of a chain asked for l drafts a are accepted with E[a] = Σ W_j and E[a²] = Σ (2j + 1) W_j.
+        ``chains``: evidence behind the belief, whose own error counts as well.
         """
-        by_position = verified.sum(axis=1)
-        hits = (verified * survival).sum(axis=1)
-        mean = np.cumsum(hits / np.maximum(by_position, 1e-12))
-        ends = by_position - np.append(by_position[1:], 0.0)
-        squares = ((2.0 * np.arange(hits.size) + 1.0) * hits).sum()
-        spread = max(float(squares - (ends * mean**2).sum()), 0.0)
-        known = 1.0 + float(by_position[0]) / max(chains, 1.0)
-        return cls(float(accepted.sum()), float(hits.sum()), _DISPERSION_RATIO * spread * known)
+        expected = found.asked * believed.worth
+        unseen = ((found.drafted - found.verified) * believed.survival).sum()
+        ends = found.asked - np.append(found.asked[1:], 0.0)
+        squares = ((2.0 * np.arange(expected.size) + 1.0) * expected).sum()
+        spread = max(float(squares - (ends * np.cumsum(believed.worth) ** 2).sum()), 0.0)
+        known = 1.0 + float(found.asked[0]) / max(chains, 1.0)
+        return cls(
+            asked=float(found.asked[0]),
+            accepted=float(found.accepted.sum() + unseen),
+            predicted=float(expected.sum()),
+            variance=_DISPERSION_RATIO * spread * known,
+        )
 
 
 @dataclass(slots=True)
@@ -64,12 +86,14 @@ class DriftTest:
 
     def observe(self, outcome: Outcome) -> bool:
         """Takes in a report's outcome; True where acceptance has changed."""
-        if outcome.variance <= 0.0 or outcome.predicted <= 0.0:
+        if outcome.asked <= 0.0:
             return False
-        shift = SHIFT_RATIO * outcome.predicted
-        error = outcome.accepted - outcome.predicted
-        self.rise = max(0.0, self.rise + shift * (error - shift / 2.0) / outcome.variance)
-        self.fall = max(0.0, self.fall - shift * (error + shift / 2.0) / outcome.variance)
+        expected = max(outcome.predicted, _LEAST_PREDICTED * outcome.asked)
+        rise = max(SHIFT_RATIO * expected, LEAST_RISE_TOKENS * outcome.asked)
+        ratio = max(outcome.variance / expected, 1.0)
+        self.rise = max(0.0, self.rise + _evidence(outcome.accepted, expected, rise) / ratio)
+        fall = -SHIFT_RATIO * expected
+        self.fall = max(0.0, self.fall + _evidence(outcome.accepted, expected, fall) / ratio)
         if max(self.rise, self.fall) <= THRESHOLD:
             return False
         self.rise = self.fall = 0.0
@@ -79,3 +103,8 @@ class DriftTest:
     def recover(self, drafting_rounds: int) -> None:
         """Trust returns with drafting rounds that bring no further alarm."""
         self.trust = min(1.0, self.trust * 2.0 ** (drafting_rounds / TRUST_DOUBLING_ROUNDS))
+
+
+def _evidence(accepted: float, expected: float, shift: float) -> float:
+    """The log likelihood ratio of Poisson counts for a mean shifted by so much."""
+    return accepted * log1p(shift / expected) - shift

@@ -13,11 +13,11 @@ import numpy as np
 
 from outrider_planner.core.blend import SLOW_WEIGHT
 from outrider_planner.core.calibration import Calibration
-from outrider_planner.core.drift import TRUST_CUT, DriftTest, Outcome
+from outrider_planner.core.drift import TRUST_CUT, Belief, DriftTest, Outcome
 from outrider_planner.core.ema import AcceptedAverage
 from outrider_planner.core.histogram import Estimates, estimate, flattened
 from outrider_planner.core.sums import FLEET_CLASS, CellKey, Counts, batch_weight
-from outrider_planner.core.types import MAX_BINS, DrafterTraits, FloatArray, RoundColumns
+from outrider_planner.core.types import MAX_BINS, DrafterTraits, RoundColumns
 
 ClassKey = tuple[str, str]
 SlowCounts = Mapping[ClassKey, Counts]
@@ -42,8 +42,8 @@ class Evidence:
     drifts: dict[ClassKey, DriftTest] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     average: AcceptedAverage = field(default_factory=AcceptedAverage)
-    # (K, S) by class, scores taken at their word also where plans are not.
-    _believed: dict[ClassKey, FloatArray] = field(default_factory=dict)
+    # By class, scores taken at their word also where plans are not.
+    _believed: dict[ClassKey, Belief] = field(default_factory=dict)
 
     def absorb(self, rounds: RoundColumns, cells: Sequence[tuple[CellKey, Counts]]) -> int:
         """Counts a bounded report; returns in how many classes acceptance has changed.
@@ -81,14 +81,15 @@ class Evidence:
     def _judge(self, key: ClassKey, found: Counts) -> bool:
         """Holds outcomes against what was believed; older evidence is cut after a change."""
         believed = self._believed.get(key)
-        if believed is None or not found.verified.any():
+        if believed is None or not found.asked.any():
             return False
-        bins = believed.shape[1]
-        verified, accepted = found.verified[:, :bins], found.accepted[:, :bins]
-        self.calibrations.setdefault(key[0], Calibration()).observe(verified, accepted, believed)
+        seen = found.view(*believed.survival.shape)
+        self.calibrations.setdefault(key[0], Calibration()).observe(
+            seen.verified, seen.accepted, believed.survival
+        )
         test, own = self.drifts.setdefault(key, DriftTest()), self.fast.get(key)
-        chains = float(own.verified[0].sum()) if own is not None else 0.0
-        outcome = Outcome.of(verified, accepted, believed, chains + test.trust * _MOST_FAR_CHAINS)
+        chains = float(own.asked[0]) if own is not None else 0.0
+        outcome = Outcome.of(seen, believed, chains + test.trust * _MOST_FAR_CHAINS)
         changed = test.observe(outcome)
         if changed and own is not None:
             own.scale(TRUST_CUT)
@@ -108,7 +109,8 @@ class Evidence:
         trust = np.array([self.trust((name, c)) for c in classes])
         found = estimate(own, shared, fleet_counts, traits.sparse, trust)
         for place, c in enumerate(classes):
-            self._believed[name, c] = found.survival[place]
+            worth = found.length[place] * (found.survival * found.bin_share)[place].sum(-1)
+            self._believed[name, c] = Belief(found.survival[place], worth)
         if bins > 1 and name in self.calibrations and not self.calibrations[name].useful:
             found = flattened(found)
         self.estimates[name] = (classes, found)

@@ -20,7 +20,6 @@ from outrider_planner.core.hellos import statistics_digest
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.settings_book import Settled
 from outrider_planner.core.shared_costs import cost_digest
-from outrider_planner.core.sources import OWN_EVIDENCE_TOKENS
 from outrider_planner.core.types import Hello, Plan
 from outrider_planner.core.worker_state import IDLE_AFTER_S, WorkerState
 
@@ -40,6 +39,8 @@ class Group:
     members: dict[str, WorkerState] = field(default_factory=dict)
     state: WorkerState | None = None
     basis: Basis | None = None
+    # First readings of the store when ``basis`` was made: before and after one it differs.
+    store_reads: int = 0
     alone: set[str] = field(default_factory=set)
     _lead: str = ""
     _checked_s: dict[str, float] = field(default_factory=dict)
@@ -71,14 +72,18 @@ class Group:
         self._counted = {name: w.last_full_s for name, w in self.members.items()}
         return state
 
-    def serves(self, worker: WorkerState, settled: Settled) -> bool:
-        """Whether the latest plan is all there is to say to a member: one that came, or came back,
-        without news, to a group that has evidence of its own."""
+    def serves(self, worker: WorkerState, settled: Settled, store_reads: int) -> bool:
+        """Whether the latest plan says all there is to say to a member, which then costs nothing.
+
+        That is so where it came, or came back, without news.
+        """
         name, basis = worker.hello.worker_incarnation, self.basis
         news = self._counted.get(name) != worker.last_full_s
         if basis is None or self.state is None or news:
             return False
-        return basis.settled is settled and basis.sources.own_verified >= OWN_EVIDENCE_TOKENS
+        if worker.costs.has_table != self.state.costs.has_table:
+            return False
+        return basis.settled is settled and self.store_reads == store_reads
 
     def latest(self) -> tuple[Basis, WorkerState]:
         """What ``serves`` found to be enough."""

@@ -60,6 +60,7 @@ class Planner:
         self._groups = GroupBook(config.share_from_workers)
         self._costs = SharedCosts()
         self._sums = SlowSums()
+        self._first_reads = 0
         self._classes: dict[str, set[str]] = {}
         self._last_flush_s = float("-inf")
         self._last_read_s = float("-inf")
@@ -114,6 +115,7 @@ class Planner:
     ) -> None:
         """What the store holds of a scope; workers that started without it are planned anew."""
         first = self._sums.take(scope, buckets_newest_first)
+        self._first_reads += first
         for worker in self.workers.values():
             worker.dirty = worker.dirty or (first and scope in scopes(worker.hello))
 
@@ -263,13 +265,13 @@ class Planner:
             plan = next_plan(worker, basis, self._terms(worker, settled), now_s)
             worker.dirty, self.basis[worker.hello.worker_incarnation] = False, basis
             return [(worker, plan)]
-        if group.serves(worker, settled):
+        if group.serves(worker, settled, self._first_reads):
             basis, state = group.latest()
         else:
             state = group.gather(now_s)
             basis = self._basis(state, settled, group.size)
             next_plan(state, basis, self._terms(state, settled), now_s)
-            group.basis = basis
+            group.basis, group.store_reads = basis, self._first_reads
         waiting, terms = group.waiting(now_s), self._terms(state, settled)
         self.basis |= {member.hello.worker_incarnation: basis for member in waiting}
         return [(member, group.take(member, terms, now_s)) for member in waiting]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
+
 from outrider_worker.attention.base import AttentionBackend, AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.kernels import have_kernels
 
 __all__ = [
     "BACKENDS",
@@ -12,6 +15,7 @@ __all__ = [
     "AttentionPlan",
     "Rows",
     "UnsupportedRows",
+    "default_attention",
     "make_attention",
 ]
 
@@ -28,7 +32,17 @@ def _triton() -> AttentionBackend:
     return TritonAttention()
 
 
-BACKENDS: Mapping[str, Callable[[], AttentionBackend]] = {"blocks": _blocks, "triton": _triton}
+def _rows() -> AttentionBackend:
+    from outrider_worker.attention.rows_cpu import RowAttention
+
+    return RowAttention()
+
+
+BACKENDS: Mapping[str, Callable[[], AttentionBackend]] = {
+    "blocks": _blocks,
+    "rows": _rows,
+    "triton": _triton,
+}
 
 
 def make_attention(name: str) -> AttentionBackend:
@@ -39,3 +53,10 @@ def make_attention(name: str) -> AttentionBackend:
         known = ", ".join(sorted(BACKENDS))
         raise ValueError(f"no attention backend {name!r}; known: {known}") from None
     return factory()
+
+
+def default_attention(device: torch.device) -> AttentionBackend:
+    """The fastest backend that the device and what is installed can run."""
+    if device.type == "cuda":
+        return make_attention("triton")
+    return make_attention("rows" if have_kernels() else "blocks")

@@ -94,6 +94,14 @@ class Rows:
         )
 
 
+def require_chains(rows: Rows, window: int | None) -> None:
+    """Raises UnsupportedRows for what backends without a tail mask cannot do, by its reason."""
+    if rows.tail_mask is not None or rows.parents is not None:
+        raise UnsupportedRows("this attention serves chains only: no parents, no tail mask")
+    if window is not None and window < 1:
+        raise UnsupportedRows(f"a window of {window} keys leaves a row nothing to see")
+
+
 class AttentionPlan(Protocol):
     """What a backend derived from one row table and reuses in every layer of that forward."""
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows, require_chains
 from outrider_worker.attention.block_layout import Index, Scratch, mask_of, steps_of
 from outrider_worker.attention.tile_choice import KeyShape, tile_rows_for
 from outrider_worker.attention.tiling import Tiling, tiling_of
@@ -44,8 +44,7 @@ class BlockAttention:
         window: int | None = None,
     ) -> AttentionPlan:
         """Tiles, waves, masks and gather indices of one forward."""
-        if rows.tail_mask is not None or rows.parents is not None:
-            raise UnsupportedRows("block attention serves chains only: no parents, no tail mask")
+        require_chains(rows, window)
         if pool.dtype is not torch.float32:
             raise UnsupportedRows(f"block attention computes in float32, not {pool.dtype}")
         group = query_heads // pool.kv_heads

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.attention.base import AttentionPlan, Rows, require_chains
 from outrider_worker.attention.triton_kernels import attend_split, combine_splits
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 
@@ -105,10 +105,7 @@ class TritonAttention:
         window: int | None = None,
     ) -> AttentionPlan:
         """Tile sizes and scratch of one forward; looks at shapes only, never at values."""
-        if rows.tail_mask is not None or rows.parents is not None:
-            raise UnsupportedRows("Triton attention serves chains only: no parents, no tail mask")
-        if window is not None and window < 1:
-            raise UnsupportedRows(f"a window of {window} keys leaves a row nothing to see")
+        require_chains(rows, window)
         return _TritonPlan(rows, pool, query_heads, scale, window or 0)
 
 

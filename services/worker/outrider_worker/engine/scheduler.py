@@ -89,7 +89,7 @@ class Scheduler:
 
     @property
     def waiting_prompt_tokens(self) -> int:
-        """Tokens to prefill for all who wait, as far as the prefix cache does not have them."""
+        """Known tokens of all who wait, whether or not the prefix cache has some of them."""
         return sum(len(request.token_ids) for request in self._waiting)
 
     @property

@@ -65,7 +65,8 @@ class SamplingParams:
     repetition_penalty: over prompt and output. presence_penalty, frequency_penalty: output alone.
     logit_bias: (token id, bias) pairs.
     min_tokens: end-of-sequence and stop ids cannot be drawn before so many tokens.
-    bad_words: token sequences that never appear in the output.
+    bad_words: token sequences that the output never completes. Of both, and a grammar that leaves
+        nothing else, the grammar wins (docs/adr/0011).
     top_logprobs: alternatives reported beside each token's own logprob; None = no logprobs.
     """
 

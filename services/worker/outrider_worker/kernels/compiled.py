@@ -35,19 +35,6 @@ def _digest() -> str:
 numba.config.CACHE_DIR = str(user_cache() / "kernels" / _digest())
 
 
-def kernel(signature: str) -> Callable[[_Function], _Function]:
-    """Compile a function for the types it says, or read what was compiled before.
-
-    Called from Python it lets go of the interpreter lock.
-    """
-
-    def compile_(function: _Function) -> _Function:
-        compiled: _Function = numba.njit(signature, **_OPTIONS)(function)
-        return compiled
-
-    return compile_
-
-
 def inlined(function: _Function) -> _Function:
     """A piece of kernels, compiled into those that call it."""
     compiled: _Function = numba.njit(forceinline=True, **_OPTIONS)(function)

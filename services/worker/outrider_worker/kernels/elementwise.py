@@ -11,45 +11,45 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_worker.kernels.compiled import inlined, kernel
+from outrider_worker.kernels.compiled import inlined
 from outrider_worker.kernels.exponential import exp
 
-_LANES = 16
-"""Partial sums of a row: a vector of 512 bits."""
+LANES = 16
+"""Floats of one vector, 512 bits, and partial sums of a row; other machines take several."""
 
-_ONE = np.float32(1)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 Floats = NDArray[np.float32]
 
 
 @inlined
-def inverse_rms(row: Floats, eps: np.float32, partial: Floats) -> np.float32:
-    """1 / √(mean(row²) + eps). partial: _LANES floats of scratch."""
-    partial[:] = np.float32(0)
-    whole = row.shape[0] // _LANES * _LANES
-    for start in range(0, whole, _LANES):
-        for lane in range(_LANES):
+def inverse_length(row: Floats, eps: np.float32, partial: Floats) -> np.float32:
+    """1 / √(|row|² + eps). partial: LANES floats of scratch."""
+    partial[:] = _ZERO
+    whole = row.shape[0] // LANES * LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
             partial[lane] += row[start + lane] * row[start + lane]
     for place in range(whole, row.shape[0]):
         partial[place - whole] += row[place] * row[place]
-    total = np.float32(0)
-    for lane in range(_LANES):
+    total = _ZERO
+    for lane in range(LANES):
         total += partial[lane]
-    return _ONE / np.sqrt(total / np.float32(row.shape[0]) + eps)
+    return _ONE / np.sqrt(total + eps)
 
 
-@kernel("void(float32[:, ::1], float32[:, ::1], float32, float32[:, ::1])")
+@inlined
 def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
-    """out [R, d] = x / rms(x) · weight; weight [H, d]: row r takes line r mod H."""
-    partial = np.empty(_LANES, np.float32)
+    """out [R, d] = x / √(|x|² + eps) · weight; weight [H, d]: row r takes line r mod H."""
+    partial = np.empty(LANES, np.float32)
     for row in range(x.shape[0]):
-        scale = inverse_rms(x[row], eps, partial)
+        scale = inverse_length(x[row], eps, partial)
         factors = weight[row % weight.shape[0]]
         for place in range(x.shape[1]):
             out[row, place] = x[row, place] * scale * factors[place]
 
 
-@kernel("void(float32[:, ::1], float32[:, ::1])")
+@inlined
 def gate(gate_up: Floats, out: Floats) -> None:
     """out [R, f] = silu(g) · u of gate_up [R, 2f], g first; silu(x) = x / (1 + e^−x)."""
     size = out.shape[1]

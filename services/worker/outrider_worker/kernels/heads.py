@@ -10,17 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_worker.kernels.compiled import inlined, kernel
-from outrider_worker.kernels.elementwise import Floats, inverse_rms
-from outrider_worker.kv import PAGE_TOKENS
-
-_LANES = 16
+from outrider_worker.kernels.compiled import inlined
+from outrider_worker.kernels.elementwise import LANES, Floats, inverse_length
 
 
 @inlined
 def _normalise(head: Floats, weight: Floats, eps: np.float32, partial: Floats) -> None:
     """In place; see elementwise.rms_norm."""
-    scale = inverse_rms(head, eps, partial)
+    scale = inverse_length(head, eps, partial)
     for place in range(head.shape[0]):
         head[place] = head[place] * scale * weight[place]
 
@@ -35,30 +32,28 @@ def _rotate(head: Floats, cos: Floats, sin: Floats) -> None:
         head[half + place] = high * cos[half + place] + low * sin[half + place]
 
 
-@kernel(
-    "void(float32[:, :, ::1], float32[:, ::1], float32, float32[:, ::1], float32[:, ::1],"
-    " int64[::1], float32[:, :, ::1], float32[:, :, :, ::1], float32[:, :, :, ::1])"
-)
+@inlined
 def place_heads(
     qkv: Floats,
     norm: Floats,
     eps: np.float32,
     cos: Floats,
     sin: Floats,
-    slots: NDArray[np.int64],
+    pages: NDArray[np.int64],
+    offsets: NDArray[np.int64],
     q: Floats,
     keys: Floats,
     values: Floats,
 ) -> None:
     """Normalise and rotate q and k, write k and v of every row to its slot.
 
-    qkv: [R, Hq + 2·Hkv, D], used up. norm: [Hq + Hkv, D] weights, or [0, D] for none. cos, sin:
-    [R, D]. q: [R, Hq, D], written. keys, values: one layer of the pool.
+    qkv: [R, Hq + 2·Hkv, D], used up. norm: [Hq + Hkv, D] weights, or no lines for none. cos, sin:
+    [R, D]. pages, offsets: [R]. q: [R, Hq, D], written. keys, values: one layer of the pool.
     """
     query_heads, kv_heads = q.shape[1], keys.shape[1]
-    partial = np.empty(_LANES, np.float32)
+    partial = np.empty(LANES, np.float32)
     for row in range(qkv.shape[0]):
-        page, offset = slots[row] // PAGE_TOKENS, slots[row] % PAGE_TOKENS
+        page, offset = pages[row], offsets[row]
         for head in range(query_heads + kv_heads):
             if norm.shape[0]:
                 _normalise(qkv[row, head], norm[head], eps, partial)

@@ -11,14 +11,12 @@ Knows: the job's arrays, the pool's layout (kv). Does not know: tensors, plans, 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from outrider_worker.kernels.compiled import inlined
-from outrider_worker.kernels.elementwise import Floats
+from outrider_worker.kernels.elementwise import LANES, Floats
 from outrider_worker.kernels.exponential import exp
-from outrider_worker.kernels.products import LANES, add_product
+from outrider_worker.kernels.products import add_product
 from outrider_worker.kv import PAGE_TOKENS
 
 _NOTHING = np.float32(-np.inf)

@@ -18,29 +18,29 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from outrider_worker.kernels.compiled import inlined
-from outrider_worker.kernels.elementwise import Floats
-
-LANES = 16
-"""Floats of one vector: 512 bits; machines with shorter ones take several."""
+from outrider_worker.kernels.elementwise import LANES, Floats
 
 _Value = Any  # llvmlite's values and numba's contexts have no types to name
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INT = ir.IntType(64)
+_FLOAT_BYTES = 4
 
 
 class _Matrix:
-    """A two-dimensional array of floats, row-major, as generated code sees it."""
+    """A two-dimensional array of floats as generated code sees it; its rows are contiguous."""
 
     def __init__(self, context: _Value, builder: ir.IRBuilder, kind: types.Type, value: _Value):
         array = context.make_array(kind)(context, builder, value)
         self._builder = builder
         self._data = array.data
-        self.rows, self.stride = cgutils.unpack_tuple(builder, array.shape, 2)
+        self.rows, _ = cgutils.unpack_tuple(builder, array.shape, 2)
+        row_bytes, _ = cgutils.unpack_tuple(builder, array.strides, 2)
+        self._stride = builder.sdiv(row_bytes, _INT(_FLOAT_BYTES))
 
     def at(self, row: _Value, column: _Value) -> _Value:
         """The address of one element."""
         builder = self._builder
-        return builder.gep(self._data, [builder.add(builder.mul(row, self.stride), column)])
+        return builder.gep(self._data, [builder.add(builder.mul(row, self._stride), column)])
 
 
 def _emit(builder: ir.IRBuilder, a: _Matrix, b: _Matrix, out: _Matrix, rows: int, wide: int,
@@ -75,7 +75,7 @@ def _splat(builder: ir.IRBuilder, value: _Value) -> _Value:
     """[value] · LANES"""
     empty = ir.Constant(_VECTOR, ir.Undefined)
     one = builder.insert_element(empty, value, ir.IntType(32)(0))
-    return builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(ir.IntType(32), LANES), 0 and None or [0] * LANES))
+    return builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 
 
 def _product(rows: int, wide: int) -> Callable[..., None]:

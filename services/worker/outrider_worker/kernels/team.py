@@ -10,32 +10,12 @@ Knows: OpenMP's entry points. Does not know: what is computed, or how it is shar
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from pathlib import Path
 
 import llvmlite.binding
 import torch
 from numba import types
-
-_ENTRY_POINTS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-
-
-class NoTeam(RuntimeError):
-    """This build of torch is linked to no OpenMP library that kernels could use."""
-
-
-def _entry_point(name: str) -> int:
-    """Address of a function of the OpenMP library that torch loaded. Raises NoTeam."""
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    try:
-        function = getattr(ctypes.CDLL(str(library)), name)  # also looks in what it is linked to
-    except (OSError, AttributeError) as error:
-        raise NoTeam(f"torch offers no OpenMP: {error}") from None
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-_ADDRESSES = {name: _entry_point(name) for name in _ENTRY_POINTS}
-for _name, _address in _ADDRESSES.items():
-    llvmlite.binding.add_symbol(_name, _address)
 
 thread_index = types.ExternalFunction("omp_get_thread_num", types.int32())
 """Within kernels: which of the team this is; 0 outside of a parallel region."""
@@ -43,23 +23,45 @@ thread_index = types.ExternalFunction("omp_get_thread_num", types.int32())
 thread_count = types.ExternalFunction("omp_get_num_threads", types.int32())
 """Within kernels: how many there are; 1 outside of a parallel region."""
 
-_Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_parallel = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
-)(_ADDRESSES["GOMP_parallel"])
+barrier = types.ExternalFunction("GOMP_barrier", types.void())
+"""Within kernels: wait for the whole team; nothing outside of a parallel region."""
+
 _NO_FLAGS = 0
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_PARALLEL = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint, ctypes.c_uint
+)
 
 
-class TeamWork:
-    """Compiled code that takes the address of its job."""
+class Team:
+    """The threads of an OpenMP library."""
 
-    def __init__(self, address: int) -> None:
-        self._address = address
-        self._alone = _Work(address)
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Raises AttributeError where the library lacks an entry point."""
+        for function in (thread_index, thread_count, barrier):
+            llvmlite.binding.add_symbol(function.symbol, _address(library, function.symbol))
+        self._parallel = _PARALLEL(_address(library, "GOMP_parallel"))
 
-    def __call__(self, job_address: int, threads: int) -> None:
-        """Run it on `threads` threads at once, all with the same job; the lock is let go of."""
+    def run(self, work_address: int, job_address: int, threads: int) -> None:
+        """Run compiled work on so many threads at once, all with the same job.
+
+        The interpreter lock is let go of meanwhile.
+        """
         if threads == 1:
-            self._alone(job_address)
+            _CALL(work_address)(job_address)
         else:
-            _parallel(self._address, job_address, threads, _NO_FLAGS)
+            self._parallel(work_address, job_address, threads, _NO_FLAGS)
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+@lru_cache(maxsize=1)
+def find_team() -> Team | None:
+    """The team of the OpenMP library that torch is linked to, None for builds without."""
+    torch_itself = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        return Team(ctypes.CDLL(str(torch_itself)))  # looks in what a library is linked to, too
+    except (OSError, AttributeError):
+        return None

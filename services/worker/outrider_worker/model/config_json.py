@@ -47,7 +47,7 @@ def parse_config(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> Model
         kv_heads=settings.count("num_key_value_heads", heads),
         head_dim=settings.count("head_dim", max(1, hidden // heads)),
         max_positions=settings.count("max_position_embeddings"),
-        rms_eps=settings.number("rms_norm_eps", 1e-6),
+        rms_eps=settings.number("rms_norm_eps", 1e-6, above=0),
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
         tie_embeddings=settings.flag("tie_word_embeddings", False),
@@ -67,6 +67,10 @@ def _checked(config: ModelConfig) -> ModelConfig:
         )
     if config.head_dim % 2:
         raise ModelError(f"rotary embedding needs an even head size, not {config.head_dim}")
+    special_ids = (config.bos_id, *config.eos_ids)
+    outside = [i for i in special_ids if i is not None and not 0 <= i < config.vocab_size]
+    if outside:
+        raise ModelError(f"token ids {outside} are outside of a vocabulary of {config.vocab_size}")
     return config
 
 
@@ -90,7 +94,7 @@ def _architecture(raw: Mapping[str, Any]) -> str:
 
 
 def _require_silu(settings: JsonSettings) -> None:
-    activation = settings.values.get("hidden_act", "silu")
+    activation = settings.values.get("hidden_act") or "silu"
     if activation not in ("silu", "swish"):
         raise ModelError(f"config.json: hidden_act {activation!r} is not supported, only 'silu'")
 
@@ -120,7 +124,7 @@ def _ids(name: str, *sources: Mapping[str, Any]) -> tuple[int, ...]:
         value = source.get(name)
         if value is not None:
             values = value if isinstance(value, list) else [value]
-            if not all(isinstance(token, int) for token in values):
+            if not all(type(token) is int for token in values):
                 raise ModelError(f"{name} must hold token ids, not {value!r}")
             return tuple(values)
     return ()

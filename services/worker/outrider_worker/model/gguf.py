@@ -1,7 +1,8 @@
 """GGUF files of Llama-type models, turned once into folders in the Hugging Face layout.
 
-Knows: GGUF's names for settings and tensors, the rotary order of its q and k, the cache folder.
-Does not know: how models run. Weights are written dequantised, in float32, exactly.
+Knows: GGUF's names for tensors, the rotary order of its q and k, the cache folder.
+Does not know: settings (gguf_config), how models run. Weights are written dequantised, in float32,
+exactly.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 
 from outrider_worker.cache import user_cache
 from outrider_worker.model.config import ModelError
-from outrider_worker.model.gguf_tokenizer import end_ids, write_tokenizer
+from outrider_worker.model.gguf_config import ROPE_DIVISORS, generation_config, model_config
+from outrider_worker.model.gguf_tokenizer import write_tokenizer
 from outrider_worker.model.gguf_weights import ShardWriter
 
 _FORMAT_VERSION = 1
@@ -91,9 +93,9 @@ def convert(path: Path, folder: Path, progress: Progress) -> None:
     reader = _open(path)
     metadata = _Metadata(reader.fields)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    config = _config(metadata, tensors)
+    config = model_config(metadata, tensors, _rope_divisors(tensors))
     _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", _generation_config(metadata))
+    _write_json(folder / "generation_config.json", generation_config(metadata))
     write_tokenizer(folder, metadata)
     _write_weights(folder, tensors, config, progress)
 
@@ -144,88 +146,13 @@ def _publish(scratch: Path, target: Path) -> None:
             raise
 
 
-def _config(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json."""
-    architecture = metadata.get("general.architecture")
-    if architecture != "llama":
-        raise ModelError(f"GGUF architecture {architecture!r} is not supported, only 'llama'")
-
-    def setting(name: str, default: Any = None) -> Any:
-        value = metadata.get(f"llama.{name}", default)
-        if value is None:
-            raise ModelError(f"the GGUF file lacks llama.{name}")
-        return value
-
-    if setting("expert_count", 0):
-        raise ModelError("GGUF models with experts are not supported")
-    heads, hidden = setting("attention.head_count"), setting("embedding_length")
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": int(tensors["token_embd.weight"].shape[1]),
-        "hidden_size": hidden,
-        "intermediate_size": setting("feed_forward_length"),
-        "num_hidden_layers": setting("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": setting("attention.head_count_kv", heads),
-        "head_dim": setting("attention.key_length", hidden // heads),
-        "max_position_embeddings": setting("context_length"),
-        "rms_norm_eps": setting("attention.layer_norm_rms_epsilon"),
-        "rope_parameters": _rope(metadata, tensors, setting("rope.freq_base", 10_000.0)),
-        "tie_word_embeddings": "output.weight" not in tensors,
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
-        "hidden_act": "silu",
-        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
-        "torch_dtype": "float32",
-    }
-
-
-def _rope(metadata: Mapping[str, Any], tensors: Mapping[str, Any], theta: float) -> dict[str, Any]:
-    kind = metadata.get("llama.rope.scaling.type", "none")
-    if kind == "linear":
-        factor = metadata["llama.rope.scaling.factor"]
-        return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
-    if kind != "none":
-        raise ModelError(f"GGUF rotary scaling {kind!r} is not supported")
-    if "rope_freqs.weight" in tensors:
-        return _llama3_rope(_dequantised(tensors["rope_freqs.weight"]), theta)
-    return {"rope_type": "default", "rope_theta": theta}
-
-
-def _llama3_rope(divisors: Floats, theta: float) -> dict[str, Any]:
-    """Llama-3 files hold the divisor of each frequency; find the settings that it came from."""
-    turns = 8192 * theta ** -(np.arange(len(divisors)) / len(divisors)) / (2 * np.pi)
-    kept = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
-    factor = float(divisors.max())
-    if not np.allclose(divisors, 1 / (kept + (1 - kept) / factor), rtol=1e-4):
-        raise ModelError("the GGUF file's rotary frequency factors are not those of Llama 3")
-    return {
-        "rope_type": "llama3",
-        "rope_theta": theta,
-        "factor": factor,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-
-
-def _generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": end_ids(metadata),
-        "pad_token_id": metadata.get("tokenizer.ggml.padding_token_id"),
-    }
-
-
 def _write_weights(
     folder: Path, tensors: Mapping[str, Any], config: Mapping[str, Any], progress: Progress
 ) -> None:
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     writer = ShardWriter(folder)
     for done, (name, tensor) in enumerate(tensors.items(), start=1):
-        if name != "rope_freqs.weight":
+        if name != ROPE_DIVISORS:
             values = _dequantised(tensor)
             kind = name.rsplit(".", 2)[-2]
             if kind in heads:
@@ -243,6 +170,10 @@ def _layout_name(name: str) -> str:
         raise ModelError(f"the GGUF file holds a tensor that Llama models do not have: {name}")
     prefix = "" if match[1] is None else f"model.layers.{match[1]}."
     return f"{prefix}{known}.{match[3]}"
+
+
+def _rope_divisors(tensors: Mapping[str, Any]) -> Floats | None:
+    return _dequantised(tensors[ROPE_DIVISORS]) if ROPE_DIVISORS in tensors else None
 
 
 def _dequantised(tensor: Any) -> Floats:

@@ -46,7 +46,7 @@ def write_tokenizer(folder: Path, metadata: Mapping[str, Any]) -> None:
     added = _tokens_of_type(metadata, tokens, _USER_DEFINED)
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in added])
     if _adds_bos(metadata):
-        bos = metadata["tokenizer.ggml.bos_token_id"]
+        bos = _required(metadata, "bos_token_id")
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outrider_worker.attention import AttentionBackend, make_attention
+from outrider_worker.attention import AttentionBackend, default_attention
 from outrider_worker.model.base import CausalLM
 from outrider_worker.model.checkpoint import Checkpoint
 from outrider_worker.model.config import ModelConfig, ModelError
@@ -60,7 +60,7 @@ def load_model(
         mtp = {name for name in checkpoint.names if name.startswith(_mtp(config))}
         checkpoint.check(shapes, lambda name: name in mtp or name.endswith(_unused(config)))
         reader = _counting(checkpoint, shapes, dtype, torch.device(device), progress)
-        model = architecture.build(config, reader, backend or make_attention("blocks"))
+        model = architecture.build(config, reader, backend or default_attention(torch.device(device)))
     return LoadedModel(model, config, folder, tuple(sorted(mtp)))
 
 

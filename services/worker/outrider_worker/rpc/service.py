@@ -23,7 +23,7 @@ from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.types import Failure, TokenNews
 from outrider_worker.replica import Replica
 from outrider_worker.rpc.convert import news_to_wire
-from outrider_worker.rpc.describe import asset_bytes, describe
+from outrider_worker.rpc.describe import asset_bytes, chat_template, describe
 from outrider_worker.rpc.entrance import Entrance
 from outrider_worker.rpc.outbox import Outbox
 
@@ -38,8 +38,12 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
     def __init__(
         self, replica: Replica, engine: Engine, grammars: GrammarCompiler | None = None
     ) -> None:
-        """grammars: None where the model cannot be held to one."""
+        """grammars: None where the model cannot be held to one.
+
+        Raises ModelError where the model's chat template cannot be read.
+        """
         self._replica = replica
+        self._chat_template = chat_template(replica.folder)
         self._engine = engine
         self._grammars = grammars
         self._loop = asyncio.get_running_loop()
@@ -120,7 +124,7 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
     async def Describe(  # noqa: N802
         self, request: wire.DescribeRequest, context: Any
     ) -> wire.DescribeResponse:
-        return describe(self._replica, grammars=self._grammars is not None)
+        return describe(self._replica, self._chat_template, grammars=self._grammars is not None)
 
     async def Assets(  # noqa: N802
         self, request: wire.AssetsRequest, context: Any

@@ -242,6 +242,12 @@ def test_trees_are_refused(tree: dict[str, Tensor]) -> None:
         BlockAttention().plan(rows.padded_to(3), filled_pool(Shape(), 2), 3)
 
 
+def test_a_window_without_a_key_is_refused() -> None:
+    rows = rows_of([[0]], [[1]], [(0, range(1))])
+    with pytest.raises(UnsupportedRows, match="window of 0 keys"):
+        BlockAttention().plan(rows, filled_pool(Shape(), 2), 3, window=0)
+
+
 def test_other_data_types_are_refused() -> None:
     pool = KvPool.of_pages(Shape(), 2, torch.bfloat16)
     with pytest.raises(UnsupportedRows, match="bfloat16"):

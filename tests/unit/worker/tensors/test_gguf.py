@@ -14,6 +14,8 @@ from tokenizers import Tokenizer
 
 from outrider_worker.model import ModelError, load_model
 from outrider_worker.model.gguf import converted_folder
+from outrider_worker.model.gguf_config import model_config
+from outrider_worker.model.gguf_tokenizer import write_tokenizer
 from outrider_worker.model.gguf_weights import ShardWriter
 from tests.support.tiny_models import BOS, EOS, UNK, make_tiny_llama
 
@@ -209,6 +211,46 @@ def test_settings_that_cannot_be_honoured(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         converted_folder(write_gguf(tmp_path / "odd.gguf", source, extend=extend))
+
+
+METADATA = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.context_length": 1024,
+    "llama.embedding_length": 48,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 3,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.tokens": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"llama.embedding_length": None}, r"lacks llama\.embedding_length"),
+        ({"llama.rope.scaling.type": "linear"}, r"lacks llama\.rope\.scaling\.factor"),
+        ({"llama.attention.head_count": 0}, "head_count must be a positive whole number, not 0"),
+        ({"llama.feed_forward_length": [96, 48]}, r"feed_forward_length .* not \[96, 48\]"),
+        ({"llama.rope.dimension_count": 8}, "rotate a part of each head"),
+    ],
+)
+def test_settings_that_are_missing_or_wrong_are_named(
+    changes: dict[str, Any], message: str
+) -> None:
+    tensors = {"token_embd.weight": np.zeros((48, 259))}
+    assert model_config(METADATA, tensors, None)["head_dim"] == 16
+    with pytest.raises(ModelError, match=message):
+        model_config(METADATA | changes, tensors, None)
+
+
+def test_a_file_without_embeddings_or_the_token_it_adds(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"lacks the tensor token_embd\.weight"):
+        model_config(METADATA, {}, None)
+    words = {"model": "gpt2", "tokens": ["a"], "merges": [], "add_bos_token": True}
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in words.items()}
+    with pytest.raises(ModelError, match=r"lacks tokenizer\.ggml\.bos_token_id"):
+        write_tokenizer(tmp_path, metadata)
 
 
 def test_rotary_divisors_of_llama_3_are_recognised(source: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 from outrider_worker.kv import KvPool
@@ -168,6 +169,20 @@ def test_a_hub_id_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ModelError, match="'some-org/some-model' is no local folder"):
         resolve_model("some-org/some-model")
+
+
+def test_weights_come_from_the_hub_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Some repositories hold a second copy, in the authors' own layout."""
+    files = ["config.json", "model.safetensors", "consolidated.safetensors", "original/params.json"]
+    fetched: list[str] = []
+
+    def download(spec: str, **patterns: list[str]) -> str:
+        fetched.extend(filter_repo_objects([*files, "pytorch_model.bin"], **patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert resolve_model("some-org/some-model") == tmp_path
+    assert fetched == ["config.json", "model.safetensors"]
 
 
 def test_the_demo_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

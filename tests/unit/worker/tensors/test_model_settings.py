@@ -1,5 +1,6 @@
 """What is read from config.json and generation_config.json, and what is refused."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -244,7 +245,22 @@ def test_deepseek_v2() -> None:
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
         ({"num_key_value_heads": 2}, "3 query heads cannot share 2"),
         ({"head_dim": 15}, "even head size"),
-        ({"rms_norm_eps": "small"}, "rms_norm_eps must be a number, not 'small'"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps must be a number above 0, not 'small'"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps must be a number above 0, not 0"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps must be a number above 0, not nan"),
+        ({"rope_theta": 0}, "rope_theta must be a number above 1, not 0"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor must be a number above 0"),
+        (
+            {"rope_scaling": {**YARN, "factor": math.inf}},
+            "factor must be a number above 0, not inf",
+        ),
+        (
+            {"rope_scaling": {**LLAMA3_ROPE, "high_freq_factor": 1.0}},
+            "high_freq_factor must be a number above 1, not 1.0",
+        ),
+        ({"eos_token_id": [2, 259]}, r"token ids \[259\] are outside of a vocabulary of 259"),
+        ({"bos_token_id": -1}, r"token ids \[-1\] are outside"),
+        ({"eos_token_id": True}, "eos_token_id must hold token ids, not True"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported"),
