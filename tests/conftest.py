@@ -11,6 +11,9 @@ os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Before anything imports numba: workers with a cache folder of their own still share kernels.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "outrider" / "kernels"))
+
 from collections.abc import Generator, Iterator
 from typing import Any
 

@@ -22,6 +22,7 @@ from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.prefix_cache import PrefixCache
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
 from outrider_worker.identity import EngineIdentity, cpu_name, model_digest
+from outrider_worker.kernels import have_kernels
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.loader import LoadedModel, load_model
@@ -90,6 +91,8 @@ def assemble(settings: WorkerSettings) -> Assembly:
     device = choose_device(settings.device)
     drafters = _drafters(settings, device)
     dtype = choose_dtype(device)
+    if device.type == "cpu":
+        _log.info("preparing kernels", found=have_kernels())
     backend = default_attention(device)
     loaded = load_model(
         resolve_model(settings.model), dtype, device, progress=_LoadProgress(), backend=backend
@@ -159,6 +162,7 @@ def _identity(
         dtype=str(dtype).removeprefix("torch."),
         row_ladder=ladder,
         cpu_threads=settings.threads if on_cpu else 0,
+        own_kernels=on_cpu and have_kernels(),
     )
 
 

@@ -20,6 +20,8 @@ class EngineIdentity:
     dtype: str
     row_ladder: tuple[int, ...]
     cpu_threads: int
+    own_kernels: bool = False
+    """Whether the CPU runs Outrider's kernels instead of torch's operations."""
     engine_version: str = __version__
     tensor_parallel: int = 1
     quantisation: str = "none"

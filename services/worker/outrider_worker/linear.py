@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outrider_worker.kernels import have_kernels
+
 _PACK_FOR_ROWS = 8
 """Row count oneDNN picks its packed layout for: between one row and a verify round."""
 
@@ -120,6 +122,11 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """The row-invariant product for the weight's device, [out, in]; the plain one elsewhere."""
     if weight.device.type != "cpu" or not has_prepacked_linear():
         return PlainLinear(weight, bias)
+    if have_kernels():
+        from outrider_worker.kernels.panel_linear import PanelLinear  # compiles where it must
+
+        if PanelLinear.serves(weight):
+            return PanelLinear(weight, bias)
     if SplitLinear.serves(weight):
         return SplitLinear(weight, bias)
     return PackedLinear(weight, bias)

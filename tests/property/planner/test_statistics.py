@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider_planner.core.histogram import estimate
+from outrider_planner.core.shares import most_weight
 from outrider_planner.core.sums import (
     MOST_AMOUNT,
     MOST_BUCKETS,
@@ -88,6 +89,21 @@ def test_a_bounded_share_keeps_the_order_of_counts(counts: Counts, factor: float
     bounded = counts.floored(factor)
     assert (np.diff(bounded.grid, axis=0) <= 0).all()
     assert (bounded.grid == np.floor(bounded.grid)).all()
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40))
+def test_no_worker_gives_more_than_four_even_shares_of_what_counts(weights: list[float]) -> None:
+    """However much it claims: the cap is part of what is left after capping, not of the claims."""
+    cap = most_weight(weights)
+    capped = [min(weight, cap) for weight in weights]
+    assert max(capped) <= 4.0 / len(weights) * sum(capped) * (1 + 1e-9) or len(weights) <= 4
+    if len(weights) <= 4:
+        assert capped == weights
+
+
+def test_a_louder_claim_buys_no_larger_share() -> None:
+    honest = [100.0] * 15
+    assert most_weight([*honest, 1e3]) == most_weight([*honest, 1e9]) == pytest.approx(500.0)
 
 
 def test_activity_ages_buckets_and_quiet_nights_do_not() -> None:

@@ -85,6 +85,9 @@ def test_an_honest_report_passes_whole() -> None:
         {"accepted_tokens": 5},
         {"accepted_tokens": -1},
         {"emitted_tokens": 50},
+        {"emitted_tokens": -1},
+        {"pool_tokens": 3},
+        {"pool_tokens": 5},
         {"target_us": -5},
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outrider_planner.core import groups
 from outrider_planner.core.events import PlannerConfig, PushPlan, WarmStart
 from outrider_planner.core.planner import Planner
 from outrider_planner.core.policies import Decision, parse
@@ -20,6 +21,7 @@ from tests.unit.planner.builders import (
     make_table,
     target_us,
 )
+from tests.unit.planner.joined import flushed
 
 CONFIG = PlannerConfig(share_from_workers=4)
 NAMES = [f"w{number}" for number in range(8)]
@@ -246,3 +248,25 @@ def test_a_member_that_left_is_forgotten() -> None:
     fleet.now_s += 120.0
     fleet.second(30, names=("w6", "w7"))
     assert fleet.shared() == set()
+
+
+def test_of_many_reports_some_count_for_the_plan_and_all_for_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At two a second, eight workers count in full every fourth second each; the lead always."""
+    monkeypatch.setattr(groups, "FULL_REPORTS_PER_S", 2.0)
+    fleet = Fleet()
+    for _ in range(16):
+        fleet.second(30)
+    stored = sums_of(fleet.planner)
+    assert stored == 16 * 8 * 32
+    in_full = [worker.last_full_s for worker in fleet.planner.workers.values()]
+    assert max(s for s in in_full if s is not None) == 16.0
+    assert sum(s == 16.0 for s in in_full) < 8
+    assert all(worker.rounds == 16 * 16 for worker in fleet.planner.workers.values())
+
+
+def sums_of(planner: Planner) -> int:
+    """Verified drafts at the first position that a flush would bring to the store."""
+    scopes = flushed(planner)
+    return sum(f.get("ngram|greedy|0|verified|0|0", 0) for s, f in scopes.items() if s[0] == "d")

@@ -22,6 +22,9 @@ _STANDARD_ERRORS = 3.0
 # Positions of one draft are accepted or not together, which widens the spread of their sum.
 _OVERDISPERSION = 2.0
 _LEAST_EVIDENCE_TOKENS = 16.0
+# Of those that are pooled: how far from the median, and how many times its weight.
+_NEAR_RATIO = 0.3
+_MOST_MEDIANS = 4.0
 
 
 def are_alike(worker: WorkerState, others: WorkerState) -> bool:
@@ -32,18 +35,45 @@ def are_alike(worker: WorkerState, others: WorkerState) -> bool:
 
 
 def pooled(lead: Evidence, members: Sequence[Evidence]) -> Evidence:
-    """The fast sums of many, judged as ``lead`` judges; nothing of it is stored or counted."""
-    fast: dict[ClassKey, Counts] = {}
-    for evidence in members:
+    """The fast sums of many, judged as ``lead`` judges; nothing of it is stored or counted.
+
+    Members far from the one in the middle are left out, and none weighs more than a few of the
+    others: one that lies, or whose traffic is another, decides nothing for the rest.
+    """
+    brought: dict[ClassKey, list[Counts]] = {}
+    for evidence in _middle(members):
         for key, counts in evidence.fast.items():
-            held = fast.setdefault(key, Counts.zeros(counts.asked.size, counts.grid.shape[2]))
-            held.add(counts)
+            brought.setdefault(key, []).append(counts)
+    fast = {key: _capped_sum(each) for key, each in brought.items()}
     return Evidence(fast=fast, drifts=lead.drifts, calibrations=lead.calibrations)
 
 
 def present_target_s(worker: WorkerState) -> float:
     """Seconds of a pass over as many rows as requests fit, as lately; 0 without a table."""
     return float(_target_s(worker)[0]) if worker.costs.has_table else 0.0
+
+
+def _middle(members: Sequence[Evidence]) -> list[Evidence]:
+    """Those whose share of accepted drafts is near the median; with too little evidence, too."""
+    totals = np.array(
+        [[sum(c.grid[k].sum() for c in m.fast.values()) for k in (1, 2)] for m in members]
+    )
+    known = totals[:, 0] >= _LEAST_EVIDENCE_TOKENS
+    if not known.any():
+        return list(members)
+    shares = totals[:, 1] / np.maximum(totals[:, 0], 1.0)
+    median = float(np.median(shares[known]))
+    near = np.abs(shares - median) <= max(_NEAR_RATIO * median, ACCEPTANCE_TOLERANCE)
+    return [member for member, kept in zip(members, near | ~known, strict=True) if kept]
+
+
+def _capped_sum(each: Sequence[Counts]) -> Counts:
+    weights = np.array([counts.asked.max(initial=0.0) for counts in each])
+    most = _MOST_MEDIANS * float(np.median(weights))
+    whole = Counts.zeros(each[0].asked.size, each[0].grid.shape[2])
+    for counts, weight in zip(each, weights, strict=True):
+        whole.add(counts, min(1.0, most / weight) if weight > 0 else 1.0)
+    return whole
 
 
 def _accepts_alike(own: Counts, others: Counts | None) -> bool:

@@ -217,10 +217,8 @@ def _counts(cell: AcceptanceCell, traits: DrafterTraits, limits: WorkerLimits) -
 def _within(cell: AcceptanceCell, columns: tuple[IntArray, ...]) -> bool:
     """Whether every count is possible by itself; then their sums cannot overflow."""
     by_bin = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
-    return all(
-        column.min(initial=0) >= 0 and column.max(initial=0) <= cell.asked
-        for column in (*columns, *by_bin)
-    )
+    counts = np.concatenate((*columns, *by_bin))
+    return bool(counts.min(initial=0) >= 0 and counts.max(initial=0) <= cell.asked)
 
 
 def _falls(stages: IntArray) -> bool:

@@ -34,7 +34,7 @@ class PlannerConfig:
     plain_wanted_after_s: float = 60.0
     plain_share: float = 1.0 / 256.0
     # Of the event loop's time; the rest is for streams.
-    planning_share: float = 0.5
+    planning_share: float = 1.0 / 3.0
     plan_retry_s: float = 1.0
     # From so many workers that are alike, they are planned together.
     share_from_workers: int = 8

@@ -17,7 +17,7 @@ from outrider_planner.core.drift import TRUST_CUT, Belief, DriftTest, Outcome
 from outrider_planner.core.ema import AcceptedAverage
 from outrider_planner.core.histogram import Estimates, estimate, flattened
 from outrider_planner.core.sums import FLEET_CLASS, CellKey, Counts, batch_weight
-from outrider_planner.core.types import MAX_BINS, DrafterTraits, RoundColumns
+from outrider_planner.core.types import MAX_BINS, DrafterTraits, FloatArray, RoundColumns
 
 ClassKey = tuple[str, str]
 SlowCounts = Mapping[ClassKey, Counts]
@@ -119,6 +119,13 @@ class Evidence:
     def adopt(self, other: Evidence) -> None:
         """Believes what another's counts say, as long as both are planned together."""
         self.estimates, self._believed = other.estimates, other._believed
+
+    def asked(self) -> dict[str, FloatArray]:
+        """By drafter the fading request-rounds by position, (K,), asked for drafts so long."""
+        found: dict[str, FloatArray] = {}
+        for (drafter, _), counts in self.fast.items():
+            found[drafter] = found.get(drafter, 0.0) + counts.asked
+        return found
 
     def trust(self, key: ClassKey) -> float:
         """How far the deployment speaks for this worker's class: 1, and less after a change."""

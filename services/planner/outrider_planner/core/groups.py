@@ -25,8 +25,8 @@ from outrider_planner.core.worker_state import IDLE_AFTER_S, WorkerState
 
 # The sums of so many workers are evidence enough; more would only cost time.
 MOST_POOLED = 64
-# Of a larger group as many reports count in full as of one of this size.
-MOST_IN_FULL = 256
+# With these the sums of those who reported last are half a second old.
+FULL_REPORTS_PER_S = 128.0
 CHECK_EVERY_S = 5.0
 
 GroupKey = tuple[object, ...]
@@ -130,12 +130,16 @@ class Group:
             (self.alone.discard if alike else self.alone.add)(name)
         return name not in self.alone
 
-    def counts_in_full(self, worker: WorkerState, sequence: int) -> bool:
-        """Whether a member's report must count for the plan: every one in a group of some hundred,
-        every k-th in a larger one, where those that do are more than can be pooled anyway."""
-        name, every = worker.hello.worker_incarnation, len(self.members) // MOST_IN_FULL + 1
-        skimmed = name in self._counted and name != self._lead and name not in self.alone
-        return not skimmed or (sequence + worker.stream) % every == 0
+    def counts_in_full(self, worker: WorkerState, now_s: float) -> bool:
+        """Whether a member's report must count for the plan too, and not for the store alone.
+
+        So many a second do as keep what is pooled fresh; who is planned alone, and who leads,
+        always does.
+        """
+        name = worker.hello.worker_incarnation
+        if name == self._lead or name in self.alone or worker.last_full_s is None:
+            return True
+        return now_s - worker.last_full_s >= len(self.members) / FULL_REPORTS_PER_S
 
     def leave(self, name: str) -> None:
         """A member is forgotten, or is something else now."""
@@ -190,10 +194,11 @@ class GroupBook:
             return None
         return group
 
-    def counts_in_full(self, worker: WorkerState, sequence: int) -> bool:
-        """See ``Group``; whoever is planned alone counts always."""
+    def counts_in_full(self, worker: WorkerState, now_s: float) -> bool:
+        """See ``Group``; all reports of workers that are too few for one count."""
         group = self._groups[self._keys[worker.hello.worker_incarnation]]
-        return group.counts_in_full(worker, sequence)
+        few = len(group.members) < self._least_members or worker.history is not None
+        return few or group.counts_in_full(worker, now_s)
 
     def peers(self, worker: WorkerState) -> Iterable[WorkerState]:
         """Those whose plans were made together with a worker's, itself among them."""

@@ -101,7 +101,7 @@ class Planner:
             return ReportOutcome(Counter({"unknown_stream": 1}))
         self._remember(worker)
         classes = self._classes.setdefault(worker.hello.deployment, set())
-        in_full = self._groups.counts_in_full(worker, report.sequence)
+        in_full = self._groups.counts_in_full(worker, now_s)
         return take_in(worker, report, now_s, classes, self.config, in_full)
 
     def on_gone(self, incarnation: str, stream: int, now_s: float) -> None:

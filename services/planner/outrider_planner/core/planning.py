@@ -12,6 +12,7 @@ import numpy as np
 from outrider_planner.core.assemble import PlanTerms, assemble, next_score_maps, worth_sending
 from outrider_planner.core.cost import CostModel, step_of
 from outrider_planner.core.events import PlannerConfig
+from outrider_planner.core.explore import explored
 from outrider_planner.core.policies import Decision, Policy, Snapshot
 from outrider_planner.core.settings_book import Settled
 from outrider_planner.core.sources import Sources
@@ -89,13 +90,24 @@ def next_plan(worker: WorkerState, basis: Basis, terms: PlanTerms, now_s: float)
         reason="; ".join(filter(None, (decision.reason, basis.sources.sentence(), shared))),
     )
     maps = next_score_maps(worker.score_maps, worker.score_values())
-    plan = assemble(decision, worker.ladder, worker.hello.limits, maps, terms)
+    shown = _explored(worker, basis, decision)
+    plan = assemble(shown, worker.ladder, worker.hello.limits, maps, terms)
     worker.decision, worker.score_maps = decision, maps
     if not worth_sending(worker.plan, plan):
         return None
     worker.version += 1
     worker.plan, worker.planned_s = replace(plan, version=worker.version), now_s
     return worker.plan
+
+
+def _explored(worker: WorkerState, basis: Basis, decision: Decision) -> Decision:
+    """The decision with a look further, for policies that look and are bound by no latency."""
+    looks = getattr(basis.settled.policy, "explores", False)
+    if not looks or basis.cost is None or basis.objective is not Objective.THROUGHPUT:
+        return decision
+    asked = worker.evidence.asked()
+    cap = basis.snapshot.bounds.max_draft_tokens
+    return explored(decision, basis.cost, basis.step(), worker.rounds, asked, cap)
 
 
 def _with_plain(

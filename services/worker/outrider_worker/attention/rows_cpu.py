@@ -10,6 +10,8 @@ who owns a page.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -57,10 +59,10 @@ class RowAttention:
             raise UnsupportedRows("row attention serves chains only: no parents, no tail mask")
         if pool.values_in_keys or pool.value_dim % LANES or pool.dtype is not torch.float32:
             return self._blocks.plan(rows, pool, query_heads, scale, window)
-        return _RowPlan(self._team, rows, pool, query_heads, scale, window)
+        return RowPlan(self._team, rows, pool, query_heads, scale, window)
 
 
-class _RowPlan:
+class RowPlan:
     """One forward's job, the same in every layer but for four addresses."""
 
     def __init__(
@@ -82,7 +84,7 @@ class _RowPlan:
         self._units = _units(pieces, rows.sequence.numpy(), work, pool.kv_heads, self._threads)
         self._out_shape = (rows.count, query_heads, pool.value_dim)
         self._job = self._new_job(rows, query_heads, scale, window)
-        self._job_address = self._job.ctypes.data
+        self.job_address = self._job.ctypes.data
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """See AttentionPlan.attend. Zeros for padding rows."""
@@ -92,7 +94,7 @@ class _RowPlan:
         job["q"], job["out"] = q.data_ptr(), out.data_ptr()
         job["keys"] = self._pool.keys[layer].data_ptr()
         job["values"] = self._pool.values[layer].data_ptr()
-        self._team.run(ATTEND, self._job_address, self._threads)
+        self._team.run(ATTEND, self.job_address, self._threads)
         return out
 
     def _new_job(
@@ -103,7 +105,11 @@ class _RowPlan:
         job["lengths"], job["units"] = self._lengths.ctypes.data, self._units.ctypes.data
         job["page_table"] = self._table.data_ptr()
         job["lines"], job["line_pages"] = self._table.shape
-        job["rows"], job["query_heads"], job["unit_count"] = rows.count, query_heads, len(self._units)
+        job["rows"], job["query_heads"], job["unit_count"] = (
+            rows.count,
+            query_heads,
+            len(self._units),
+        )
         for size in ("pages", "kv_heads", "key_dim", "value_dim"):
             job[size] = getattr(pool, size)
         job["window"] = _NO_WINDOW if window is None else window
@@ -115,7 +121,7 @@ def _pieces(sequence: Ints, most_rows: int) -> Ints:
     """[pieces + 1] where the rows are cut: at every change of sequence, and every `most_rows`."""
     changes = np.flatnonzero(np.diff(sequence)) + 1
     bounds = [0, *changes.tolist(), len(sequence)]
-    cuts = [np.arange(a, b, most_rows) for a, b in zip(bounds, bounds[1:], strict=False)]
+    cuts = [np.arange(a, b, most_rows) for a, b in pairwise(bounds)]
     return np.concatenate([*cuts, [len(sequence)]])
 
 
@@ -125,7 +131,8 @@ def _work(pieces: Ints, lengths: Ints, window: int | None) -> Ints:
         return np.zeros(0, np.int64)
     longest = np.maximum.reduceat(lengths, pieces[:-1])
     seen = longest if window is None else np.minimum(longest, window + PAGE_TOKENS)
-    return np.diff(pieces) * (seen // PAGE_TOKENS + 1)
+    work: Ints = np.diff(pieces) * (seen // PAGE_TOKENS + 1)
+    return work
 
 
 def _units(pieces: Ints, sequence: Ints, work: Ints, kv_heads: int, threads: int) -> Ints:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider_worker.kernels.compiled import callback, inlined
+from outrider_worker.kernels.compiled import callback, shared
 from outrider_worker.kernels.elementwise import Floats
 from outrider_worker.kernels.memory import floats, ints, records
 from outrider_worker.kernels.pages import attend_unit
@@ -38,7 +38,7 @@ UNIT_COLUMNS = 5
 _jobs = records(JOB)
 
 
-@inlined
+@shared
 def attend_share(
     job: Any, q: Floats, keys: Floats, values: Floats, out: Floats, thread: int, threads: int
 ) -> None:

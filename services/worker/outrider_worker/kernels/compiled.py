@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
 
@@ -32,7 +32,14 @@ def _digest() -> str:
     return found.hexdigest()[:16]
 
 
-numba.config.CACHE_DIR = str(user_cache() / "kernels" / _digest())
+_folder = Path(numba.config.CACHE_DIR or user_cache() / "kernels")  # NUMBA_CACHE_DIR is honoured
+numba.config.CACHE_DIR = str(_folder / _digest())
+
+
+def shared(function: _Function) -> _Function:
+    """A piece of kernels that is compiled once and called from several places."""
+    compiled: _Function = numba.njit(**_OPTIONS)(function)
+    return compiled
 
 
 def inlined(function: _Function) -> _Function:
@@ -41,6 +48,12 @@ def inlined(function: _Function) -> _Function:
     return compiled
 
 
-def callback(signature: object) -> Callable[[_Function], Any]:
+def pasted(function: _Function) -> _Function:
+    """A part of one large kernel, put into it before either is compiled: quicker to compile."""
+    compiled: _Function = numba.njit(inline="always", **_OPTIONS)(function)
+    return compiled
+
+
+def callback(signature: str) -> Callable[[Callable[..., None]], Any]:
     """Compile a function that code in C calls; what comes back has its `address`."""
-    return numba.cfunc(signature, **{key: _OPTIONS[key] for key in ("error_model", "cache")})
+    return numba.cfunc(signature, error_model="numpy", cache=True)

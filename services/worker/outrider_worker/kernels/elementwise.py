@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_worker.kernels.compiled import inlined
+from outrider_worker.kernels.compiled import inlined, shared
 from outrider_worker.kernels.exponential import exp
 
 LANES = 16
@@ -38,7 +38,7 @@ def inverse_length(row: Floats, eps: np.float32, partial: Floats) -> np.float32:
     return _ONE / np.sqrt(total + eps)
 
 
-@inlined
+@shared
 def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
     """out [R, d] = x / √(|x|² + eps) · weight; weight [H, d]: row r takes line r mod H."""
     partial = np.empty(LANES, np.float32)
@@ -49,7 +49,7 @@ def rms_norm(x: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
             out[row, place] = x[row, place] * scale * factors[place]
 
 
-@inlined
+@shared
 def gate(gate_up: Floats, out: Floats) -> None:
     """out [R, f] = silu(g) · u of gate_up [R, 2f], g first; silu(x) = x / (1 + e^−x)."""
     size = out.shape[1]

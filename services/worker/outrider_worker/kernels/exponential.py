@@ -10,6 +10,8 @@ together from bits.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -38,7 +40,7 @@ _T2, _T3, _T4, _T5, _T6, _T7 = (
 def _with_exponent(typing: object, biased: types.Type) -> object:
     """2^n from n + _TO_EXPONENT: the lowest nine bits, moved up to where the exponent stands."""
 
-    def generate(context: object, builder: ir.IRBuilder, signature: object, args: list) -> object:
+    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
         word = ir.IntType(32)
         moved = builder.shl(builder.bitcast(args[0], word), ir.Constant(word, 23))
         return builder.bitcast(moved, ir.FloatType())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_worker.kernels.compiled import inlined
+from outrider_worker.kernels.compiled import inlined, shared
 from outrider_worker.kernels.elementwise import LANES, Floats, inverse_length
 
 
@@ -32,7 +32,7 @@ def _rotate(head: Floats, cos: Floats, sin: Floats) -> None:
         head[half + place] = high * cos[half + place] + low * sin[half + place]
 
 
-@inlined
+@shared
 def place_heads(
     qkv: Floats,
     norm: Floats,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_worker.kernels.compiled import inlined
+from outrider_worker.kernels.compiled import inlined, shared
 from outrider_worker.kernels.elementwise import LANES, Floats
 from outrider_worker.kernels.exponential import exp
 from outrider_worker.kernels.products import add_product
@@ -63,7 +63,7 @@ def _weigh(scores: Floats, peak: np.float32, partial: Floats) -> np.float32:
     return total
 
 
-@inlined
+@shared
 def attend_unit(
     q: Floats,
     keys: Floats,
@@ -86,9 +86,7 @@ def attend_unit(
     partial = np.empty(LANES, np.float32)
     for vector in range(vectors):
         for dim in range(q.shape[2]):
-            queries[vector, dim] = (
-                q[vector // group, first_head + vector % group, dim] * scale
-            )
+            queries[vector, dim] = q[vector // group, first_head + vector % group, dim] * scale
     shortest, longest = lengths.min(), lengths.max()
     first_page = max(0, shortest - window) // PAGE_TOKENS
     end_page = (longest + PAGE_TOKENS - 1) // PAGE_TOKENS

@@ -9,7 +9,7 @@ Knows: the layout of a weight in panels. Does not know: tensors, which thread it
 
 from __future__ import annotations
 
-from outrider_worker.kernels.compiled import inlined
+from outrider_worker.kernels.compiled import inlined, shared
 from outrider_worker.kernels.elementwise import LANES, Floats
 from outrider_worker.kernels.memory import floats
 from outrider_worker.kernels.products import add_product
@@ -23,7 +23,7 @@ _DEPTH = 128
 _FLOAT_BYTES = 4
 
 
-@inlined
+@shared
 def add_share(x: Floats, weight: int, bias: int, out: Floats, thread: int, threads: int) -> None:
     """out [R, n] += x [R, k] · Wᵀ + b, one thread's panels of it.
 
@@ -43,7 +43,7 @@ def add_share(x: Floats, weight: int, bias: int, out: Floats, thread: int, threa
             add_product(x[:, start:end], columns[start:end], part)
 
 
-@inlined
+@shared
 def set_share(x: Floats, weight: int, bias: int, out: Floats, thread: int, threads: int) -> None:
     """out = x · Wᵀ + b. See add_share."""
     panels = (out.shape[1] + PANEL - 1) // PANEL

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from outrider_worker.kernels.attention_job import JOB, attend_share
-from outrider_worker.kernels.compiled import callback, inlined
+from outrider_worker.kernels.compiled import callback, pasted
 from outrider_worker.kernels.elementwise import Floats, gate, rms_norm
 from outrider_worker.kernels.heads import place_heads
 from outrider_worker.kernels.memory import floats, ints, records
@@ -38,12 +38,8 @@ LAYER = np.dtype(
 """One layer: addresses of norms, panels, biases, the pool's layer, the attention's JOB."""
 
 _BUFFERS = ("x", "normed", "heads", "q", "mixed", "gate_up", "gated")
-STACK = np.dtype(
-    [
-        (name, np.int64)
-        for name in (*_BUFFERS, "cos", "sin", "page", "offset", "layers", "layer_count", "hidden", "ffn")
-    ]
-)
+_SHARED = ("cos", "sin", "page", "offset", "layers", "layer_count", "hidden", "ffn")
+STACK = np.dtype([(name, np.int64) for name in (*_BUFFERS, *_SHARED)])
 """One forward: addresses of buffers and of what its layers share, and of [layer_count] LAYERs.
 
 x [R, d] goes in and comes out; normed [R, d], heads [R, Hq + 2·Hkv, D], q and mixed [R, Hq, D],
@@ -54,7 +50,7 @@ gate_up [R, 2f], gated [R, f] are scratch; cos and sin [R, D], page and offset [
 _stacks, _layers, _jobs = records(STACK), records(LAYER), records(JOB)
 
 
-@inlined
+@pasted
 def _attend(stack: Any, layer: Any, job: Any, x: Floats, thread: int, threads: int) -> None:
     """x += attention(norm(x))"""
     rows, dim, all_heads = job.rows, job.key_dim, job.query_heads + 2 * job.kv_heads
@@ -95,7 +91,7 @@ def _attend(stack: Any, layer: Any, job: Any, x: Floats, thread: int, threads: i
     barrier()
 
 
-@inlined
+@pasted
 def _feed_forward(stack: Any, layer: Any, x: Floats, thread: int, threads: int) -> None:
     """x += down(silu(gate(norm(x))) · up(norm(x)))"""
     rows = x.shape[0]

@@ -28,9 +28,7 @@ barrier = types.ExternalFunction("GOMP_barrier", types.void())
 
 _NO_FLAGS = 0
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_PARALLEL = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint, ctypes.c_uint
-)
+_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint, ctypes.c_uint)
 
 
 class Team:

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from outrider_worker.attention.base import AttentionBackend, AttentionPlan, Rows
+from outrider_worker.kernels import have_kernels
 from outrider_worker.kv import KvPool, SlotIndex
 from outrider_worker.linear import Linear, make_linear
 from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.layers import RmsNorm
 from outrider_worker.model.rotary import Rotary, Turns
 from outrider_worker.model.weights import Weights, feed_forward, fused_linear, linear
+
+if TYPE_CHECKING:
+    from outrider_worker.model.fused import FusedStack
 
 
 @dataclass(frozen=True)
@@ -56,19 +61,19 @@ class Attention:
         self._head_dim = config.head_dim
         self._query_end = config.query_heads
         self._key_end = config.query_heads + config.kv_heads
-        self._qkv = qkv
-        self._norm = norm
-        self._out = out
+        self.qkv = qkv
+        self.norm = norm
+        self.out = out
 
     def __call__(self, x: Tensor, shared: Forward) -> Tensor:
         """See Mixer."""
-        qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
+        qkv = self.qkv(x).view(x.shape[0], -1, self._head_dim)
         qk, v = qkv[:, : self._key_end], qkv[:, self._key_end :]
-        rotated = Rotary.rotate(self._norm(qk) if self._norm else qk, shared.turns)
+        rotated = Rotary.rotate(self.norm(qk) if self.norm else qk, shared.turns)
         q, k = rotated[:, : self._query_end], rotated[:, self._query_end :]
         shared.pool.write(self._layer, k, v, shared.index)
         mixed = shared.plans[self._window].attend(self._layer, q)
-        return self._out(mixed.view(x.shape[0], -1))
+        return self.out(mixed.view(x.shape[0], -1))
 
     @classmethod
     def read(cls, config: ModelConfig, weights: Weights, layer: int) -> Attention:
@@ -123,6 +128,7 @@ class Decoder:
         self._windows = {config.window(layer) for layer in range(config.layers)}
         self._embedding = weights("model.embed_tokens.weight")
         self._layers = tuple(self._layer(weights, index) for index in range(config.layers))
+        self._stack = self._fused_stack()
         self._norm = RmsNorm(weights("model.norm.weight"), config.rms_eps)
         tied = config.tie_embeddings
         self._head = make_linear(self._embedding if tied else weights("lm_head.weight"))
@@ -131,6 +137,11 @@ class Decoder:
     @property
     def config(self) -> ModelConfig:
         return self._config
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the layers run as one job of the CPU's own kernels."""
+        return self._stack is not None
 
     @torch.inference_mode()
     def forward(self, rows: Rows, pool: KvPool) -> Tensor:
@@ -142,14 +153,27 @@ class Decoder:
             turns=self._rotary.turns(rows.positions),
         )
         x = self._embedding.index_select(0, rows.token_ids)
-        for layer in self._layers:
-            x = layer(x, shared)
-        return self._norm(x)
+        return self._norm(self._run_layers(x, shared))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """See CausalLM.logits."""
         return self._head(hidden).float()
+
+    def _run_layers(self, x: Tensor, shared: Forward) -> Tensor:
+        """[R, d] → [R, d]; x is used up."""
+        if self._stack is not None:
+            return self._stack.run(x, shared)
+        for layer in self._layers:
+            x = layer(x, shared)
+        return x
+
+    def _fused_stack(self) -> FusedStack | None:
+        if not have_kernels():
+            return None
+        from outrider_worker.model.fused import fused_stack  # compiles kernels where it must
+
+        return fused_stack(self._config, self._layers, self._backend)
 
     def _plan(self, rows: Rows, pool: KvPool, window: int | None) -> AttentionPlan:
         heads, scale = self._config.query_heads, self._config.softmax_scale

@@ -28,27 +28,28 @@ class RmsNorm:
     def __init__(self, weight: Tensor, eps: float) -> None:
         # x / √(|x|²/d + eps) · w = x / √(|x|² + d·eps) · √d·w
         size = weight.shape[-1]
-        self._weight = weight.float() * math.sqrt(size)
-        self._eps = self._weight.new_tensor(size * eps)
+        self.weight = weight.float() * math.sqrt(size)
+        self.eps = size * eps
+        self._eps = self.weight.new_tensor(self.eps)  # a float would be converted on every use
 
     def __call__(self, x: Tensor) -> Tensor:
         """[R, …, d] → [R, …, d]; the weight is [d], or [H, d] for heads of their own."""
         length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         inverse = length.mul_(length).add_(self._eps).rsqrt_()
-        return (x * inverse).mul_(self._weight).to(x.dtype)
+        return (x * inverse).mul_(self.weight).to(x.dtype)
 
 
 class GatedFeedForward:
     """down(silu(gate(x)) · up(x)) with gate and up in one product (Shazeer 2020)."""
 
     def __init__(self, gate_up: Linear, down: Linear) -> None:
-        self._gate_up = gate_up
-        self._down = down
+        self.gate_up = gate_up
+        self.down = down
 
     def __call__(self, x: Tensor) -> Tensor:
         """[R, d] → [R, d]"""
-        gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(silu(gate).mul_(up))
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(silu(gate).mul_(up))
 
 
 def silu(x: Tensor) -> Tensor:

@@ -60,7 +60,8 @@ def load_model(
         mtp = {name for name in checkpoint.names if name.startswith(_mtp(config))}
         checkpoint.check(shapes, lambda name: name in mtp or name.endswith(_unused(config)))
         reader = _counting(checkpoint, shapes, dtype, torch.device(device), progress)
-        model = architecture.build(config, reader, backend or default_attention(torch.device(device)))
+        attention = backend or default_attention(torch.device(device))
+        model = architecture.build(config, reader, attention)
     return LoadedModel(model, config, folder, tuple(sorted(mtp)))
 
 

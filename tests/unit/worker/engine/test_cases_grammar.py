@@ -8,7 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from outrider_worker.engine.constraint import Constraint, ConstraintFailed
-from outrider_worker.engine.types import Failure, FailureCode, Finish, RequestSpec
+from outrider_worker.engine.types import (
+    Failure,
+    FailureCode,
+    Finish,
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    RequestSpec,
+)
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
 from outrider_worker.speculate.scripted import ScriptedDrafter, always
 from outrider_worker.streams import EmulatedStream
@@ -143,6 +151,16 @@ def test_a_choice_follows_the_grammar_for_itself() -> None:
     texts = [text_of(answer.token_ids) for answer in answers]
     assert len(set(texts)) > 1
     assert all(isinstance(json.loads(text), dict) for text in texts)
+
+
+@pytest.mark.parametrize("way", [Way(), Way("always", 4), Way("device-ngram", 4, "ahead")])
+def test_a_complete_answer_ends_before_its_least_length(way: Way) -> None:
+    """docs/adr/0011: where a grammar allows nothing but the end, `min_tokens` gives way."""
+    spec = ask("regex", grammar=Grammar(GrammarKind.REGEX, "yes|no"), min_tokens=10)
+    (answer,) = serve(way, [spec])
+    assert text_of(answer.token_ids) in ("yes", "no")
+    assert isinstance(answer.end, Finish)
+    assert answer.end.reason is FinishReason.STOP_TOKEN
 
 
 def test_no_drafter_proposes_for_a_grammar_it_does_not_know() -> None:

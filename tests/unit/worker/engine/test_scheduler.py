@@ -1,6 +1,7 @@
 """Who waits, enters, is prefilled and gives way, one situation at a time."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,25 @@ def test_a_beginning_that_is_computed_but_not_published_is_not_waited_for() -> N
     assert desk.scheduler.admit() == [first]
     first.committed = 64
     assert desk.scheduler.admit() == [sibling]
+
+
+class Unread(list[int]):
+    """Tokens that nobody may look at."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("read")
+
+
+def test_a_beginning_that_is_computed_is_not_compared_again() -> None:
+    """Whoever waits in a full pool asks in every round: a long prompt would cost milliseconds."""
+    desk = Desk(cached=True)
+    first, sibling = (desk.scheduler.submit(spec_of(range(64), 8)) for _ in range(2))
+    assert desk.scheduler.admit() == [first]
+    first.committed = 64
+    desk.pages.publish(first)
+    first.token_ids = Unread(first.token_ids)
+    assert desk.scheduler.admit() == [sibling]
+    assert sibling.cached_tokens == 64 - PAGE, "the last token is fed"
 
 
 def test_what_a_waiting_sibling_needs_is_not_given_to_younger_ones() -> None:

@@ -2,11 +2,11 @@
 
 import json
 import weakref
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 from outrider_worker.kv import KvPool
@@ -176,8 +176,11 @@ def test_weights_come_from_the_hub_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     files = ["config.json", "model.safetensors", "consolidated.safetensors", "original/params.json"]
     fetched: list[str] = []
 
-    def download(spec: str, **patterns: list[str]) -> str:
-        fetched.extend(filter_repo_objects([*files, "pytorch_model.bin"], **patterns))
+    def download(spec: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        for file in [*files, "pytorch_model.bin"]:
+            wanted = any(fnmatch(file, pattern) for pattern in allow_patterns)
+            if wanted and not any(fnmatch(file, pattern) for pattern in ignore_patterns):
+                fetched.append(file)
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)

@@ -25,7 +25,11 @@ def random_linear(out: int, inner: int) -> tuple[torch.Tensor, torch.Tensor, tor
 
 @pytest.mark.parametrize(("out", "inner"), SHAPES)
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_every_row_count_gives_the_same_bits(out: int, inner: int, with_bias: bool) -> None:
+@pytest.mark.parametrize("kernels", [False, True])
+def test_every_row_count_gives_the_same_bits(
+    out: int, inner: int, with_bias: bool, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider_worker.linear.have_kernels", lambda: kernels)
     weight, bias, x = random_linear(out, inner)
     linear = make_linear(weight, bias if with_bias else None)
     whole = linear(x)
@@ -48,6 +52,7 @@ def test_agrees_with_the_plain_product(out: int, inner: int) -> None:
 def test_large_weights_are_packed_and_shapes_whose_rows_differ_are_not_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("outrider_worker.linear.have_kernels", lambda: False)
     large, _, _ = random_linear(2048, 600)
     small, _, _ = random_linear(96, 48)
     assert isinstance(make_linear(large), PackedLinear)

@@ -31,6 +31,11 @@ class TwoStagePolicy:
     def name(self) -> str:
         return "two_stage"
 
+    @property
+    def explores(self) -> bool:
+        """While on, its plans look one draft further now and then (core/explore.py)."""
+        return True
+
     def decide(
         self, snapshot: Snapshot, cost: CostModel | None, limits: WorkerLimits, objective: Objective
     ) -> Decision:
