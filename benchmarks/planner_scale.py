@@ -5,8 +5,10 @@
 The planner is the real one, in a process of its own; simulated workers (benchmarks.planner_workers)
 are in others and talk to it over real gRPC on loopback. CPU is that of the planner's process alone,
 so it says the same on a busy machine; latency is measured by probes, workers that share a plan with
-nobody, and by the planner for all reports. Two cases by default: 1,000 streams at one report a
-second, and 100 at ten.
+nobody, and by the planner for all reports that count for a plan. Two cases by default: 1,000
+streams at one report a second, and 100 at ten. The planner and the workers need a core each: where
+they share one with others, or are two threads of one, run it with priority (nice), and read the
+result as a lower bound.
 """
 
 import argparse

@@ -47,7 +47,7 @@ def two_stage_plan(
     hello = _hello(drafter, survival, records, limits, pads_rows)
     planner.on_hello(hello, 1, 0.0)
     worker = planner.workers[hello.worker_incarnation]
-    worker.fast = {(drafter, ""): _counts(survival)}
+    worker.evidence.fast[(drafter, "")] = _counts(survival)
     worker.present_requests = limits.max_running_requests
     worker.dirty = True
     planner.replan(1.0)

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-from outrider_planner.store.base import Batch, StoreRefusedError, StoreUnavailableError
+from outrider_planner.store.base import (
+    Batch,
+    Page,
+    StoreRefusedError,
+    StoreUnavailableError,
+    Value,
+)
 from outrider_planner.store.memory import MemoryStore
 
 
@@ -35,6 +41,14 @@ class FlakyStore(MemoryStore):
     async def buckets(self, scope: str) -> tuple[Mapping[str, int], ...]:
         self._fail(scope)
         return await super().buckets(scope)
+
+    async def keep(self, key: str, value: Value, keep_s: float | None) -> Value:
+        self._fail(key)
+        return await super().keep(key, value, keep_s)
+
+    async def append(self, log: str, page: Page, most_entries: int) -> bool:
+        self._fail(log)
+        return await super().append(log, page, most_entries)
 
     def forget(self, scope: str) -> None:
         self.forgotten.append(scope)

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
+from outrider_planner.core.checks import checks
 from outrider_planner.core.ema import MOST_KINDS, AcceptedAverage, Kind
+from outrider_planner.core.events import PlannerConfig
+from outrider_planner.core.planner import Planner
+from outrider_planner.core.policies import parse
 from outrider_planner.core.types import RoundColumns
-from tests.unit.planner.builders import make_rounds
+from tests.unit.planner.builders import World, make_hello, make_rounds
 
 
 def rounds(
@@ -89,3 +93,23 @@ def test_it_holds_a_bounded_number_of_kinds() -> None:
         average.observe(rounds(1, 64, verified, 0))
     assert len(average.kinds) == MOST_KINDS
     assert Kind(1, 64, 2) not in average.kinds
+
+
+def test_gain_is_held_against_the_average_of_the_rounds_that_ran() -> None:
+    """A worker whose drafts are accepted as believed: predicted and realised agree."""
+    planner = Planner(PlannerConfig(policy=parse("static:3")))
+    played = World(planner, make_hello(), 0.7, requests=8)
+    played.run(400, per_report=16)
+    (statistics,) = planner.basis["worker-1"].snapshot.drafters
+    most, *_ = checks(planner.workers["worker-1"].evidence.average, statistics.gain)
+    assert (most.requests, most.draft_tokens, most.verified_per_request) == (8, 3, 3.0)
+    assert most.realised_tokens == pytest.approx(0.7 + 0.49 + 0.343, rel=0.15)
+    assert most.predicted_tokens == pytest.approx(0.7 + 0.49 + 0.343, rel=0.1)
+
+
+def test_what_cannot_be_predicted_is_shown_as_unknown() -> None:
+    average = AcceptedAverage()
+    average.observe(rounds(4, 2, 8, 4))
+    (check,) = checks(average, None)
+    assert check.predicted_tokens is None
+    assert check.realised_tokens == pytest.approx(1.0)

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from outrider_planner.store.base import Batch
+from outrider_planner.store.base import Batch, Value
 from outrider_planner.store.link import RETRY_S, Buckets, Outcome, StoreLink
-from outrider_planner.store.outbox import Outbox
+from outrider_planner.store.outbox import MOST_LOG_ENTRIES, LogBox, Outbox
 from outrider_runtime.clock import VirtualClock
 from tests.unit.planner.flaky_store import FlakyStore
 
@@ -20,7 +20,15 @@ class Linked:
         self.store, self.clock = FlakyStore(), VirtualClock()
         self.read: dict[str, Buckets] = {}
         self.outcomes: Counter[str] = Counter()
-        self.link = StoreLink(self.store, self.clock, "w", self._on_buckets, self._on_outcome)
+        self.values: dict[str, Value | None] = {}
+        self.link = StoreLink(
+            self.store,
+            self.clock,
+            "w",
+            self._on_buckets,
+            self._on_outcome,
+            self.values.__setitem__,
+        )
 
     def _on_buckets(self, scope: str, buckets: Buckets) -> None:
         self.read[scope] = buckets
@@ -120,3 +128,61 @@ def test_a_batch_is_frozen_until_it_is_answered(known: bool) -> None:
         outbox.acknowledge("s", first)
         assert outbox.batch("s") == Batch("w", 2, {"a": 2, "b": 1})
     assert outbox.batch("elsewhere") is None
+
+
+def test_scopes_share_one_sequence_and_leave_nothing_behind() -> None:
+    """A scope that comes back must not begin again below what the store has seen of this writer."""
+    outbox = Outbox("w")
+    for number, scope in enumerate(("a", "b", "a", "c", "a"), 1):
+        outbox.put(scope, {"x": 1})
+        batch = outbox.batch(scope)
+        assert batch == Batch("w", number, {"x": 1})
+        assert batch is not None
+        outbox.acknowledge(scope, batch)
+        assert outbox.scopes() == []
+
+
+async def test_what_is_kept_and_read_is_told(linked: Linked) -> None:
+    await linked.store.keep("theirs", Value(3, "older writer, newer version"), None)
+    linked.link.keep("ours", Value(1, "one"), None)
+    linked.link.keep("ours", Value(2, "two"), None)
+    linked.link.keep("theirs", Value(2, "lost"), None)
+    linked.link.ask("nothing")
+    linked.link.start()
+    await linked.turn()
+    assert linked.values == {
+        "ours": Value(2, "two"),
+        "theirs": Value(3, "older writer, newer version"),
+        "nothing": None,
+    }
+
+
+async def test_values_and_entries_wait_for_a_store_that_is_away(linked: Linked) -> None:
+    linked.store.away = True
+    linked.link.start()
+    await linked.turn()
+    linked.link.keep("k", Value(1, "one"), None)
+    for number in range(3):
+        linked.link.log("decisions", f"entry {number}")
+    await linked.turn(RETRY_S)
+    assert linked.values == {}
+    linked.store.away = False
+    await linked.turn(RETRY_S)
+    assert linked.values == {"k": Value(1, "one")}
+    entries = await linked.store.entries("decisions", "", 10)
+    assert [text for _, text in entries] == ["entry 0", "entry 1", "entry 2"]
+
+
+def test_a_log_that_finds_no_room_drops_its_oldest_and_counts_them() -> None:
+    box = LogBox("w")
+    for number in range(MOST_LOG_ENTRIES + 10):
+        box.put(f"{number}")
+    assert box.dropped == 10
+    page = box.page()
+    assert page is not None
+    assert page.entries[0] == "10"
+    assert box.page() is page
+    box.acknowledge(page)
+    following = box.page()
+    assert following is not None
+    assert (following.sequence, following.entries[0]) == (2, str(10 + len(page.entries)))

@@ -202,18 +202,28 @@ class GroupBook:
 
     def peers(self, worker: WorkerState) -> Iterable[WorkerState]:
         """Those whose plans were made together with a worker's, itself among them."""
-        group = self._groups[self._keys[worker.hello.worker_incarnation]]
-        alone = worker.hello.worker_incarnation in group.alone
-        if alone or len(group.members) < self._least_members:
+        if not self._is_together(worker):
             return (worker,)
+        group = self._groups[self._keys[worker.hello.worker_incarnation]]
         return (w for name, w in group.members.items() if name not in group.alone)
 
-    def plans(self) -> int:
-        """How many plans it takes to plan for everybody."""
-        return sum(
-            len(g.alone) + 1 if len(g.members) >= self._least_members else len(g.members)
+    def _is_together(self, worker: WorkerState) -> bool:
+        name = worker.hello.worker_incarnation
+        group = self._groups[self._keys[name]]
+        return len(group.members) >= self._least_members and name not in group.alone
+
+    def part(self, worker: WorkerState) -> float:
+        """The part of all planning that is due to a worker's plan.
+
+        A group has as much as the smallest group would have if it were planned one by one.
+        """
+        alone = sum(
+            len(g.alone) if len(g.members) >= self._least_members else len(g.members)
             for g in self._groups.values()
         )
+        together = sum(len(g.members) >= self._least_members for g in self._groups.values())
+        weight = self._least_members if self._is_together(worker) else 1
+        return weight / (alone + together * self._least_members)
 
 
 def _key(hello: Hello) -> GroupKey:

@@ -207,7 +207,7 @@ class Planner:
         Those that are planned together wait together.
         """
         worker = self.workers[incarnation]
-        wait_s = took_s * self._groups.plans() / self.config.planning_share
+        wait_s = took_s / self._groups.part(worker) / self.config.planning_share
         for peer in self._groups.peers(worker):
             peer.next_plan_s = max(peer.next_plan_s, now_s + wait_s)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from outrider_planner.core.checks import checks
 from outrider_planner.core.explain import Explanation
 from outrider_planner.core.planner import Planner
 from outrider_planner.core.settings import DeploymentSettings
@@ -62,6 +63,7 @@ def explanation(
         "settings_version": planner.basis[incarnation].settled.settings.version,
         **asdict(found),
         "forecast": None if worker.forecast is None else _fields(worker.forecast),
+        "checks": _checks(planner, incarnation, worker),
         "guard": None if worker.guard is None else _fields(worker.guard),
         "shadows": [_shadow(item) for item in planner.shadows.of(incarnation)],
     }
@@ -89,12 +91,22 @@ def _worker(
         "guard": None if worker.guard is None else _fields(worker.guard),
         "cost": {
             "context_tokens": worker.costs.context_tokens,
+            "request_slope_s": worker.costs.slopes.request_s,
+            "row_slope_s": worker.costs.slopes.row_s,
             "residual_clips": worker.costs.clips,
         },
         "rejected": dict(worker.rejected),
         "plan_clamps": worker.clamps,
         "dropped_rounds": worker.dropped_rounds,
     }
+
+
+def _checks(planner: Planner, incarnation: str, worker: WorkerState) -> list[dict[str, Any]]:
+    """Accepted drafts by kind of round, realised beside predicted."""
+    basis = planner.basis.get(incarnation)
+    drafters = basis.snapshot.drafters if basis is not None else ()
+    gain = drafters[0].gain if len(drafters) == 1 else None
+    return [_fields(item) for item in checks(worker.evidence.average, gain)]
 
 
 def _state(worker: WorkerState, now_s: float) -> str:

@@ -48,7 +48,7 @@ class StoreLink:
         writer: str,
         on_buckets: Callable[[str, Buckets], None],
         on_outcome: Callable[[Outcome], None],
-        on_value: Callable[[str, Value | None], None] = lambda _key, _value: None,
+        on_value: Callable[[str, Value | None], None],
     ) -> None:
         self.up = False
         self._store = store
