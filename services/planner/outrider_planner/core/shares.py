@@ -6,6 +6,7 @@ Knows the cap on one worker's weight. Does not know scopes or the store.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from outrider_planner.core.sums import FLEET_CLASS, CellKey, Counts, merge, to_fields, total
 from outrider_planner.core.worker_state import WorkerState
@@ -40,13 +41,13 @@ def most_weight(weights: Sequence[float]) -> float:
     """
     falling = sorted(weights, reverse=True)
     part = _MOST_EVEN_SHARES / max(len(falling), 1)
-    others = sum(falling)
+    # Summed from the smallest on: subtracting a huge claim would leave its rounding behind.
+    rests = [*accumulate(reversed(falling))][::-1]
     # With the largest `cut` weights at the cap and the others whole: cap = part · (cut·cap + rest).
     for cut, largest in enumerate(falling):
-        cap = part * others / (1.0 - part * cut) if part * cut < 1.0 else float("inf")
+        cap = part * rests[cut] / (1.0 - part * cut) if part * cut < 1.0 else float("inf")
         if cap >= largest:
             return cap if cut else float("inf")
-        others -= largest
     return float("inf")
 
 
