@@ -99,7 +99,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     )
     _report_numerics(loaded, dtype, device)
     pool = KvPool.for_budget(loaded.config, settings.kv_bytes, dtype, device)
-    limits = _limits(settings, loaded.config)
+    limits = _limits(settings, loaded.config, (pool.pages - 1) * PAGE_TOKENS)
     size = SeatSize(
         limits.max_running_requests,
         limits.max_context_tokens,
@@ -179,15 +179,19 @@ class _LoadProgress:
             _log.info(step, done=f"{25 * quarter} %")
 
 
-def _limits(settings: WorkerSettings, config: ModelConfig) -> SchedulerLimits:
+def _limits(settings: WorkerSettings, config: ModelConfig, pool_tokens: int) -> SchedulerLimits:
+    """The context is what settings, model and KV pool allow; requests are measured against it."""
     if settings.max_running > settings.max_rows:
         raise ValueError(
             f"max_running {settings.max_running} needs as many rows, max_rows is"
             f" {settings.max_rows}"
         )
+    context_tokens = min(settings.context, config.max_positions, pool_tokens)
+    if context_tokens == pool_tokens:
+        _log.warning("the KV pool is smaller than the context", context_tokens=context_tokens)
     return SchedulerLimits(
         max_running_requests=settings.max_running,
-        max_context_tokens=min(settings.context, config.max_positions),
+        max_context_tokens=context_tokens,
         max_rows_per_forward=settings.max_rows,
         max_waiting_requests=settings.max_waiting,
         prefill_chunk_tokens=settings.prefill_chunk,

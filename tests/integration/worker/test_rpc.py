@@ -24,6 +24,18 @@ async def worker() -> AsyncIterator[Worker]:
         yield running
 
 
+async def test_a_pool_smaller_than_the_context_is_the_context() -> None:
+    """What can be asked for is told beforehand, and refused by nobody later."""
+    async with running_worker(kv_gib=0.0001) as worker:
+        told = await describe(worker.server.port)
+        assert told.limits.max_context_tokens == told.limits.kv_capacity_tokens < 512
+        async with attached(worker.server.port) as router:
+            room = told.limits.max_context_tokens - 4
+            await router.submit("r", [5, 6, 7, 8], max_tokens=room)
+            end = await router.end("r")
+    assert end.WhichOneof("end") == "finish"
+
+
 async def test_tokens_come_back_for_every_request(worker: Worker) -> None:
     async with attached(worker.server.port) as router:
         for number, prompt in enumerate(PROMPTS):

@@ -65,7 +65,7 @@ class Calibration:
             return
         error = np.sqrt(_CHAIN_DISPERSION * self._gained_squared)
         deviations = self._gained / error if error > 0 else 0.0
-        self.useful = deviations > (_USELESS_BELOW if self.useful else _USEFUL_ABOVE)
+        self.useful = bool(deviations > (_USELESS_BELOW if self.useful else _USEFUL_ABOVE))
 
     def error_after(self) -> float | None:
         """ECE of the calibrated survivals; None before anything was verified."""
