@@ -1,7 +1,5 @@
 """A change of acceptance is noticed soon, noise and small errors are not, and what follows."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from outrider_planner.core.drift import (
 )
 from outrider_planner.core.evidence import Evidence
 from outrider_planner.core.sums import CellKey, Counts
-from outrider_planner.core.types import DrafterTraits, RoundColumns
+from outrider_planner.core.types import DrafterTraits
 from tests.unit.planner.builders import make_rounds
 
 K = 4
@@ -147,19 +145,3 @@ def test_classes_are_judged_apart_and_forgotten_when_they_fade() -> None:
         evidence.absorb(rounds, [(KEY, chains(rng, 64, 0.8))])
     assert ("x", "code") not in evidence.fast
     assert ("x", "code") not in evidence.drifts
-
-
-@pytest.mark.parametrize(("requests", "aged"), [(1, 1), (4, 4), (32, 8)])
-def test_a_probe_while_off_ages_old_evidence_by_its_requests(requests: int, aged: int) -> None:
-    """A few probes must be able to tell that acceptance is back; half of 64 request-rounds stay."""
-    rng, evidence = np.random.default_rng(0), Evidence()
-    evidence.absorb(make_rounds(64, requests=8, carried=K), [(KEY, chains(rng, 512, 0.1))])
-    before = evidence.fast["x", "chat"].asked[0]
-    plain, probe = make_rounds(20, requests=requests, carried=0), make_rounds(1, requests=requests)
-    evidence.absorb(plain, [])
-    assert evidence.fast["x", "chat"].asked[0] == before
-    off = RoundColumns(
-        *(np.concatenate([getattr(plain, f.name), getattr(probe, f.name)]) for f in fields(plain))
-    )
-    evidence.absorb(off, [])
-    assert evidence.fast["x", "chat"].asked[0] == pytest.approx(before * 2 ** (-aged / 64))

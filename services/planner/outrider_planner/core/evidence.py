@@ -23,22 +23,8 @@ ClassKey = tuple[str, str]
 SlowCounts = Mapping[ClassKey, Counts]
 # A class with less evidence than this is as good as never seen.
 _LEAST_ASKED = 0.01
-_MOST_PROBE_AGE_ROUNDS = 8
 # The most trials that the deployment stands for at one position, over all bins.
 _MOST_FAR_CHAINS = SLOW_WEIGHT * MAX_BINS
-
-
-def _age_rounds(rounds: RoundColumns) -> int:
-    """By how many rounds a report ages what was known before it: by those that drafted.
-
-    While off only probes draft, one round in hundreds. So that a few of them can tell that
-    acceptance is back, each ages the old evidence by its number of requests, up to eight rounds;
-    the half-life stays above 64 request-rounds.
-    """
-    drafting = rounds.carried_draft_tokens > 0
-    if 2 * drafting.sum() >= len(rounds):
-        return int(drafting.sum())
-    return int(np.minimum(rounds.requests[drafting], _MOST_PROBE_AGE_ROUNDS).sum())
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +53,7 @@ class Evidence:
         """
         drafting = int((rounds.carried_draft_tokens > 0).sum())
         self.average.observe(rounds)
-        self._fade(_age_rounds(rounds))
+        self._fade(drafting)
         weight, changes = batch_weight(drafting), 0
         for key, found in _by_class(cells).items():
             changes += self._judge(key, found)
