@@ -4,8 +4,9 @@ Knows: how to multiply [R, in] by a fixed weight so that a row's bits do not dep
 Does not know: models, files, attention.
 
 On CPUs `F.linear` picks other kernels for other row counts (and packs the weight anew on every
-call but for one row). Two products do not, from two rows on; one single row, which either may
-treat differently, is then run as two:
+call but for one row). Where our own kernels run, a weight goes by panels (kernels.panel_linear).
+Elsewhere two products do not, from two rows on; one single row, which either may treat
+differently, is then run as two:
 
 *Packed*, oneDNN's prepacked product: bit-equal for every row count (checked on AVX2 and AVX-512,
 one thread and two, 1 to 160 rows) and the fastest for large weights. Its call costs 18 µs.

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows
+from outrider_worker.attention.base import AttentionPlan, Rows, UnsupportedRows, require_chains
 from outrider_worker.attention.blocks import BlockAttention
 from outrider_worker.kernels.attention_job import ATTEND, JOB, UNIT_COLUMNS
 from outrider_worker.kernels.elementwise import LANES
@@ -55,8 +55,7 @@ class RowAttention:
         window: int | None = None,
     ) -> AttentionPlan:
         """Units of work and their shares. Pools that the kernel does not read go to "blocks"."""
-        if rows.tail_mask is not None or rows.parents is not None:
-            raise UnsupportedRows("row attention serves chains only: no parents, no tail mask")
+        require_chains(rows, window)
         if pool.values_in_keys or pool.value_dim % LANES or pool.dtype is not torch.float32:
             return self._blocks.plan(rows, pool, query_heads, scale, window)
         return RowPlan(self._team, rows, pool, query_heads, scale, window)

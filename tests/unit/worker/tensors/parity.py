@@ -1,5 +1,6 @@
 """A model of ours and the reference library's, run over the same text."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ from tests.unit.worker.tensors.row_tables import random_text, rows_of
 PAGES = [[2, 4, 1, 3]]
 PROMPT = random_text(150, seed=7)
 """Longer than two pages and than every sliding window here."""
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family with some of its settings changed."""
+
+    family: str
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def reference_model(folder: Path) -> Any:

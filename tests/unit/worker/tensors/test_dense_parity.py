@@ -1,8 +1,6 @@
 """Dense families against the reference library's, on tiny random weights."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +9,8 @@ from outrider_worker.model import load_model
 from tests.support.tiny_models import make_tiny_model
 from tests.unit.worker.tensors.parity import (
     PROMPT,
+    YARN,
+    Case,
     greedy,
     logits_of,
     reference_greedy,
@@ -24,16 +24,6 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A family with some of its settings changed."""
-
-    family: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
 
 CASES: dict[str, Case] = {
     "grouped": Case("llama"),

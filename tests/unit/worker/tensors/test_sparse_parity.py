@@ -1,8 +1,6 @@
 """Families with experts and latent attention against the reference library's."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,22 +10,13 @@ from outrider_worker.model.config_json import parse_config
 from tests.support.tiny_sparse_models import make_tiny_sparse, settings_of
 from tests.unit.worker.tensors.parity import (
     PROMPT,
+    YARN,
+    Case,
     greedy,
     logits_of,
     reference_greedy,
     reference_model,
 )
-
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A family with some of its settings changed."""
-
-    family: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
 
 CASES: dict[str, Case] = {
     "qwen3_moe": Case("qwen3_moe"),
