@@ -6,7 +6,10 @@ One name alone may be followed by options of its own: `python -m benchmarks peer
 import subprocess
 import sys
 
-ALL = ("planner_plan", "planner_scale", "push_latency", "peers", "rounds", "speculation")
+ALL = (
+    *("planner_plan", "planner_scale", "push_latency", "peers"),
+    *("rounds", "speculation", "predicted"),
+)
 
 
 def main() -> int:

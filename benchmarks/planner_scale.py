@@ -6,9 +6,9 @@ The planner is the real one, in a process of its own; simulated workers (benchma
 are in others and talk to it over real gRPC on loopback. CPU is that of the planner's process alone,
 so it says the same on a busy machine; latency is measured by probes, workers that share a plan with
 nobody, and by the planner for all reports that count for a plan. Two cases by default: 1,000
-streams at one report a second, and 100 at ten. The planner and the workers need a core each: where
-they share one with others, or are two threads of one, run it with priority (nice), and read the
-result as a lower bound.
+streams at one report a second, and 100 at ten. The planner and the workers need a core each, and
+what the workers took is in the result: where they share one with others, or are two threads of
+one, run it with priority (nice, chrt), and read the result as a lower bound.
 """
 
 import argparse
@@ -109,6 +109,7 @@ def measured(case: Case) -> dict[str, Any]:
         "streams": case.streams,
         "interval_s": case.interval_s,
         "cores": round(cores, 3),
+        "workers_cores": round(sum(each["cores"] for each in totals), 3),
         "probe_median_ms": round(probe_ms, 1),
         "all_median_ms": round(median_ms, 1),
         "memory_mib": round(memory_end_mib, 1),

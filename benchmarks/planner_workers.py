@@ -5,7 +5,9 @@
 Every stream says hello, reports at an interval of its own phase, keeps its heartbeats, and takes
 what the planner sends. Most belong to one deployment, and their acceptance drifts alike. *Probes*
 have a deployment each and report good and bad rounds in turn, so that every report is followed by a
-plan: the time in between is the latency that a worker sees. Prints one line of JSON.
+plan: the time in between is the latency that a worker sees. Reports are encoded beforehand and
+only numbered when they are sent, so that it is the planner that is measured; how much of a core
+this process took is said all the same. Prints one line of JSON.
 """
 
 import argparse
@@ -21,16 +23,16 @@ import numpy as np
 
 from outrider.common.v1 import common_pb2 as common
 from outrider.planner.v1 import planner_pb2 as wire
-from outrider.planner.v1 import planner_pb2_grpc as wire_grpc
 from outrider_runtime.heartbeat import Heartbeat
 from outrider_runtime.rpc import open_channel
 
 ROWS = tuple(range(8, 265, 8))
 REQUESTS, DRAFT_TOKENS, BINS = 8, 4, 16
 TARGET_US = 15_000
-# Each is serialised anew with its sequence; there are as many as keep two apart.
+# Of one level: as many as keep two workers apart.
 _VARIANTS = 8
 _LEVELS = 12
+_PLAN = f"/{wire.DESCRIPTOR.services_by_name['PlannerService'].full_name}/Plan"
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Totals:
     reports: int = 0
     plans: int = 0
     ended: int = 0
+    cores: float = 0.0
     planned_streams: int = 0
     latencies_ms: list[float] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -125,22 +128,33 @@ def _add_cell(
 
 
 class Reports:
-    """Ready reports by level of acceptance; the level drifts for all workers of a process alike."""
+    """Encoded reports by level of acceptance; the level drifts for all workers alike."""
 
     def __init__(self, interval_s: float) -> None:
         rng = np.random.default_rng(0)
         rounds = max(int(interval_s / (TARGET_US * 1e-6) / 1.3), 1)
         levels = np.linspace(0.35, 0.9, _LEVELS)
-        self._ready = [[report(rng, a, rounds) for _ in range(_VARIANTS)] for a in levels]
+        self._ready = [
+            [_encoded(report(rng, level, rounds)) for _ in range(_VARIANTS)] for level in levels
+        ]
 
-    def drifting(self, number: int, now_s: float) -> wire.StepReports:
+    def drifting(self, number: int, now_s: float) -> bytes:
         """Up and down once in 40 s."""
         level = (1.0 + math.sin(now_s * 2 * math.pi / 40.0)) / 2 * (_LEVELS - 1)
-        return self._ready[round(level)][number % _VARIANTS]
+        return numbered(self._ready[round(level)][number % _VARIANTS], number)
 
-    def alternating(self, number: int) -> wire.StepReports:
+    def alternating(self, number: int) -> bytes:
         """The best and the worst in turn."""
-        return self._ready[-(number % 2)][number % _VARIANTS]
+        return numbered(self._ready[-(number % 2)][number % _VARIANTS], number)
+
+
+def numbered(request: bytes, sequence: int) -> bytes:
+    """Encoded reports with their sequence: protobuf merges what follows into what was before."""
+    return request + _encoded(wire.StepReports(sequence=sequence))
+
+
+def _encoded(reports: wire.StepReports) -> bytes:
+    return wire.PlanRequest(reports=reports).SerializeToString()
 
 
 class Stream:
@@ -158,7 +172,10 @@ class Stream:
     async def run(self, channel: grpc.aio.Channel, phase_s: float, interval_s: float) -> None:
         """Until cancelled, or until the planner ends the stream."""
         await asyncio.sleep(phase_s)
-        call = wire_grpc.PlannerServiceStub(channel).Plan(self._requests(interval_s))
+        plan: grpc.aio.StreamStreamMultiCallable[bytes, wire.PlanResponse] = channel.stream_stream(
+            _PLAN, response_deserializer=wire.PlanResponse.FromString
+        )
+        call = plan(self._requests(interval_s))
         try:
             async for response in call:
                 if response.HasField("plan"):
@@ -168,29 +185,27 @@ class Stream:
             reason = f"{error.code().name}: {error.details()}"
             self._totals.reasons[reason] = self._totals.reasons.get(reason, 0) + 1
 
-    async def _requests(self, interval_s: float) -> AsyncIterator[wire.PlanRequest]:
+    async def _requests(self, interval_s: float) -> AsyncIterator[bytes]:
         deployment = self._name if self._probe else "fleet"
-        yield wire.PlanRequest(hello=hello(self._name, deployment))
+        yield wire.PlanRequest(hello=hello(self._name, deployment)).SerializeToString()
         heartbeat, due_s = Heartbeat(time.monotonic()), time.monotonic() + interval_s
         while True:
             sequence = heartbeat.due(time.monotonic())
             if sequence is not None:
-                yield wire.PlanRequest(heartbeat=common.Heartbeat(sequence=sequence))
+                beat = common.Heartbeat(sequence=sequence)
+                yield wire.PlanRequest(heartbeat=beat).SerializeToString()
             await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
             due_s += interval_s
-            yield wire.PlanRequest(reports=self._next())
+            yield self._next()
             heartbeat.sent(time.monotonic())
 
-    def _next(self) -> wire.StepReports:
+    def _next(self) -> bytes:
         self._sequence += 1
         self._totals.reports += 1
         self._sent_s = time.monotonic()
         if self._probe:
-            message = self._reports.alternating(self._sequence)
-        else:
-            message = self._reports.drifting(self._sequence, self._sent_s)
-        message.sequence = self._sequence
-        return message
+            return self._reports.alternating(self._sequence)
+        return self._reports.drifting(self._sequence, self._sent_s)
 
     def _took(self) -> None:
         self._totals.plans += 1
@@ -221,7 +236,9 @@ async def run(
             )
             for number in range(streams)
         ]
+        began_s = time.process_time()
         await asyncio.sleep(seconds)
+        totals.cores = (time.process_time() - began_s) / seconds
         ended, reasons = totals.ended, dict(totals.reasons)
         for task in tasks:
             task.cancel()

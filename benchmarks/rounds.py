@@ -24,7 +24,7 @@ from benchmarks.gpu.engines import Bench, static_plan
 from benchmarks.gpu.models import CPU, random_model, tiny_config
 from benchmarks.measure import Series, write_result
 from outrider_worker.attention.base import Rows
-from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.records import LaunchMode, RoundRecord
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.kv import PAGE_TOKENS, KvPool
@@ -33,6 +33,7 @@ from outrider_worker.model.gguf import converted_folder
 from outrider_worker.model.loader import load_model
 from outrider_worker.model.resolve import DEMO, resolve_model
 from outrider_worker.profile import CPU_ROW_LADDER, Profiler
+from outrider_worker.profile_seats import ProfileSeats
 from outrider_worker.programs import SeatSize
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
 from outrider_worker.speculate.verify import SamplerMatch
@@ -91,17 +92,13 @@ def curve_rows(
         MAX_DRAFT_TOKENS,
         max(CPU_ROW_LADDER),
     )
-    profiler = Profiler(
-        bench.runner,
-        size,
-        bench.programs.pool.pages,
-        PAGE_TOKENS,
-        bench.vocab_size,
-        lambda _: None,
+    seats = ProfileSeats(
+        bench.runner, size, bench.programs.pool.pages, PAGE_TOKENS, bench.vocab_size
     )
+    profiler = Profiler(seats, Drafters(), lambda _: None)
     series = {rows: Series() for rows in CPU_ROW_LADDER}
     for _ in range(runs):
-        curve = profiler.measure(CPU_ROW_LADDER, (context_tokens,), Drafters()).target[0]
+        curve = profiler.measure(CPU_ROW_LADDER, (context_tokens,)).target[0]
         for rows, timing in zip(curve.rows, curve.timings, strict=True):
             series[rows].add(timing.median_s * 1e3)
     found = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider_worker.engine.costs import CostCurve, CostTable, Timing
-from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.engine import Engine, EngineParts
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Cancel, Submit
@@ -72,7 +72,7 @@ class Bench:
             drafter.traits.max_draft_tokens if drafter else 0,
             limits.max_rows_per_forward,
         )
-        programs = Programs.over(model, pool, size, verifier, drafter)
+        programs = Programs.over(model, pool, size, verifier, [drafter] if drafter else [])
         vocab_size = model.config.vocab_size
         return cls(Runner(programs, stream), programs, limits, drafter, vocab_size)
 
@@ -89,7 +89,7 @@ class Bench:
             plans=plans,
             guard=Guard(enabled=False),
             costs=_UNUSED_COSTS,
-            drafters=Drafters(device=self.drafter),
+            drafters=Drafters(devices=[self.drafter] if self.drafter else []),
             eos_token_ids=frozenset(),
             vocab_size=self.vocab_size,
             max_draft_tokens=self.programs.seats.draft_bins.shape[1],

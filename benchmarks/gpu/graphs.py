@@ -86,4 +86,5 @@ class _Bench:
         return self._scene.model.forward(rows, self._scene.pool)
 
     def _graph(self, rows: Rows) -> Tensor:
-        return self._graphs(rows, self._scene.pool)
+        hidden, _ = self._graphs(rows, self._scene.pool)
+        return hidden

@@ -26,7 +26,7 @@ from outrider_planner.core.types import (
 )
 from outrider_worker.engine.plans import DrafterBudget, Plan, ScoreMap
 from outrider_worker.engine.records import RoundRecord
-from outrider_worker.speculate.synthetic import score_bin
+from outrider_worker.speculate.scores import score_bin
 
 _WATCHED_DRAFTS = 10_000
 _BINS = 16

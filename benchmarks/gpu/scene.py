@@ -81,7 +81,8 @@ class Scene:
         return lay_out(self.state, self.seats[: len(first)], first, counts, rows)
 
     def _logits(self, layout: RowLayout, chosen: Tensor | slice) -> Tensor:
-        return self.model.logits(self.forwards(layout.rows, self.pool)[chosen])
+        hidden, _ = self.forwards(layout.rows, self.pool)
+        return self.model.logits(hidden[chosen])
 
     def _ints(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(list(values), dtype=torch.int64, device=self._device)

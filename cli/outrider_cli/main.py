@@ -27,6 +27,8 @@ from outrider_cli.simulate import DEFAULT_POLICIES, SimulateOptions
 from outrider_cli.simulate import simulate as run_simulation
 from outrider_cli.stack import build_stack
 from outrider_cli.supervisor import Supervisor
+from outrider_cli.train_drafter import DEFAULT_KIND, TrainOptions
+from outrider_cli.train_drafter import train_drafter as run_training
 from outrider_runtime import __version__
 
 app = typer.Typer(
@@ -75,8 +77,12 @@ def up(
     ] = DEMO,
     workers: Annotated[int, _flag("Number of workers.", min=1, max=64)] = 1,
     drafter: Annotated[
-        Literal["ngram", "none"], _flag("Where drafts come from.", "OUTRIDER_WORKER_DRAFTER")
-    ] = "ngram",
+        str,
+        _flag(
+            "Who drafts, with commas between: ngram, suffix, predicted, mtp, FOLDER, none, …",
+            "OUTRIDER_WORKER_DRAFTER",
+        ),
+    ] = "ngram,predicted",
     policy: Annotated[
         str,
         _flag("How drafts are planned: two_stage, static:K, off, …", "OUTRIDER_PLANNER_POLICY"),
@@ -245,6 +251,30 @@ def fetch_model(
             typer.echo(f"{path} ({'installed' if installed else 'already there'})")
         else:
             typer.echo(str(fetch_hub_model(model)))
+
+
+@app.command()
+def train_drafter(
+    target: Annotated[str, _flag("Model folder, GGUF file, hub id, or 'demo'.")],
+    out: Annotated[Path, _flag("Folder for everything; a run that was stopped goes on there.")],
+    kind: Annotated[str, _flag("mtp-eagle or eagle3.")] = DEFAULT_KIND,
+    prompts_file: Annotated[
+        Path | None,
+        _flag('Prompts beside the built-in ones: one a line, or JSON lines with a "prompt".'),
+    ] = None,
+    prompt_count: Annotated[int, _flag("Built-in prompts.", min=0)] = 2400,
+    answer_tokens: Annotated[int, _flag("Longest answer, in tokens.", min=8, max=384)] = 160,
+    steps: Annotated[int, _flag("Steps of training.", min=1)] = 600,
+    draft_vocab: Annotated[int, _flag("Tokens that can be drafted.", min=16)] = 4096,
+    seats: Annotated[int, _flag("Answers written at once.", min=1, max=256)] = 32,
+    device: Annotated[str, _flag("auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, _flag("CPU threads (default: all cores).", min=1)] = None,
+    seed: Annotated[int, _flag("Same seed, same drafter.", min=0)] = 0,
+) -> None:
+    """Train a drafter for a model on the model's own answers."""
+    flags = dict(locals())  # the parameters are the fields of TrainOptions, name by name
+    with _clear_errors():
+        run_training(TrainOptions(**flags))
 
 
 @app.command()

@@ -13,6 +13,8 @@ LOOPBACK = "127.0.0.1"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _POLICY = re.compile(r"two_stage|lightspec|dspark|off|static:\d+|table:\S+")
 _POLICY_GROUP = "outrider.policies"
+_DRAFTER = re.compile(r"ngram|suffix|suffix-shared|predicted|mtp|none|draft:.+")
+_DRAFTER_GROUP = "outrider.drafters"
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class StackOptions:
 
     model: str = DEMO
     workers: int = 1
-    drafter: str = "ngram"
+    drafter: str = "ngram,predicted"
     policy: str = "two_stage"
     max_draft: int = 8
     max_running: int = 32
@@ -40,6 +42,7 @@ class StackOptions:
     restart: bool = True
 
     def __post_init__(self) -> None:
+        _check_drafters(self.drafter)
         if not _POLICY.fullmatch(self.policy) and not _is_installed_policy(self.policy):
             raise CommandError(
                 f"unknown policy {self.policy!r}: choose two_stage, lightspec, dspark, "
@@ -86,3 +89,15 @@ def local_model(model: str) -> Path:
     if path.suffix != ".gguf":
         raise CommandError(f"{path} is no model: expected a folder or a .gguf file")
     return path
+
+
+def _check_drafters(drafters: str) -> None:
+    """Raises CommandError for a name that is none: no known one, no plug-in's, no folder."""
+    installed = {point.name for point in entry_points(group=_DRAFTER_GROUP)}
+    for name in filter(None, (name.strip() for name in drafters.split(","))):
+        known = _DRAFTER.fullmatch(name) or name in installed
+        if not known and not Path(name).expanduser().exists():
+            raise CommandError(
+                f"unknown drafter {name!r}: give ngram, suffix, predicted, mtp, draft:MODEL, none,"
+                " a plug-in's name or the folder of a trained one"
+            )

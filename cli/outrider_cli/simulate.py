@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICIES = ("two_stage", "lightspec", "static:3", "off", "clairvoyant")
 TARGETS = "targets"
+_ABOUT = {
+    "steady-chat": "chat at a steady load",
+    "steady-code": "code at a steady load",
+    "steady-math": "mathematics at a steady load",
+    "mixed": "chat, code and mathematics in one batch; scores tell good drafts from bad ones",
+    "perfect-scores": "the same, with scores that are never wrong",
+    "useless-scores": "the same, with scores that say nothing",
+    "bursts": "code with easy and hard stretches of some thirty rounds",
+    "dip": "acceptance good, next to none, then good again; measured after the return",
+    "switch": "all text turns from code to chat at once",
+    "churn": "short answers: new requests in nearly every round",
+    "ramp": "1 → 256 → 1 requests, code on the way up, prose down; fixed work",
+    "arrivals": "the same load as arrivals in time; fixed work",
+    "lookups": "prompt lookup: most rounds of prose have no draft",
+    "misread-costs": "the target and the drafter are dearer than the cost table says",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +60,29 @@ def simulate(options: SimulateOptions) -> bool:
     """Runs what is asked for and prints it; False where a target of the suite is missed.
 
     Raises:
-        CommandError: an unknown scenario, suite, policy, machine, or nothing to do.
+        CommandError: an unknown scenario, suite, policy or machine.
     """
     if options.suite is not None:
         return _suite(options)
     if not options.scenarios:
-        raise CommandError(f"name a scenario or --suite {TARGETS}; scenarios: {_known()}")
+        print(listing())
+        return True
     # All names are looked up before the first of them is played.
     scenarios = [_scenario(name, options) for name in options.scenarios]
     results = [_play(scenario, options) for scenario in scenarios]
     if options.json_file is not None:
         options.json_file.write_text(json.dumps(results, indent=1) + "\n")
     return True
+
+
+def listing() -> str:
+    """What can be played, a line each."""
+    from outrider_planner.sim.scenarios import NAMED
+
+    width = max(map(len, [*NAMED, f"--suite {TARGETS}"]))
+    lines = [f"  {name.ljust(width)}  {_ABOUT[name]}" for name in NAMED]
+    suite = f"  {f'--suite {TARGETS}'.ljust(width)}  every claim of the planner, with intervals"
+    return "\n".join(["Scenarios, to be named in any number:", *lines, "", suite])
 
 
 def _suite(options: SimulateOptions) -> bool:
@@ -87,7 +114,8 @@ def _play(scenario: Scenario, options: SimulateOptions) -> dict[str, Any]:
         for place, name in enumerate(options.policies)
     }
     rows = report.scenario_rows(by_policy)
-    print(f"\n{scenario.name}, {seeds} repetitions\n{report.table(rows)}")
+    times = "1 repetition" if seeds == 1 else f"{seeds} repetitions"
+    print(f"\n{scenario.name}, {times}\n{report.table(rows)}")
     if options.plots is not None:
         firsts = {name: each[0] for name, each in by_policy.items()}
         _plot(options.plots, scenario.name, report.plot(scenario.name, firsts))

@@ -39,7 +39,16 @@ def _plans_applied(stack: Stack) -> float:
 async def test_a_planner_killed_or_frozen_changes_no_stream(stack: Stack) -> None:
     """Z08: no stream stalls or differs; a new planner's plans are in force within 5 s."""
     async with client(stack) as openai:
+        began_s = time.monotonic()
         before = await stream_all(openai, EIGHT, max_tokens=24, **ENDLESS)
+        plain_s = time.monotonic() - began_s
+        stopped = stack.kill("planner", signal.SIGSTOP)
+        began_s = time.monotonic()
+        assert await stream_all(openai, EIGHT, max_tokens=24, **ENDLESS) == before
+        frozen_s = time.monotonic() - began_s
+        assert stack.kill("planner", signal.SIGCONT) == stopped
+        # Seconds, where waiting for a planner that says nothing would be for ever.
+        assert frozen_s < 3 * plain_s + 2
         running = asyncio.create_task(stream_all(openai, EIGHT, max_tokens=24, **ENDLESS))
         await asyncio.sleep(0.7)
         frozen = stack.kill("planner", signal.SIGSTOP)

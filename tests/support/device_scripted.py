@@ -42,7 +42,7 @@ class DeviceScripted:
         self.proposals += 1
         requests = batch.seats.shape[0]
         ids = torch.zeros(requests, tokens, dtype=torch.int64)
-        lengths = batch.limit.clamp(max=tokens)
+        lengths = batch.limit.clamp(max=min(tokens, self.traits.max_draft_tokens))
         for line in range(requests):
             known = int(batch.known[line])
             draft = self._draft(batch.history[batch.seats[line], :known].tolist(), tokens)

@@ -9,7 +9,7 @@ import torch
 
 from outrider_worker.engine.constraint import Constraint
 from outrider_worker.engine.costs import CostCurve, CostTable, Timing
-from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.engine import Engine, EngineParts
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Cancel, Submit
@@ -107,6 +107,7 @@ class Bench:
         plan: Plan | None = None,
         *,
         device_drafter: DeviceDrafter | None = None,
+        drafters: Drafters | None = None,
         stream: DeviceStream | None = None,
         model: LoadedModel | None = None,
         verifier: Verifier | None = None,
@@ -122,19 +123,21 @@ class Bench:
     ) -> None:
         model = model or tiny_model()
         limits = limits or SchedulerLimits(max_context_tokens=1024)
-        drafters = Drafters(drafter, device_drafter)
+        drafters = drafters or Drafters(
+            [drafter] if drafter else [], [device_drafter] if device_drafter else []
+        )
         pool = KvPool.of_pages(model.config, pool_pages, torch.float32)
         size = SeatSize(
             limits.max_running_requests,
             limits.max_context_tokens,
-            max_draft_tokens if drafters.name else 0,
+            max_draft_tokens if drafters.names else 0,
             limits.max_rows_per_forward,
         )
-        programs = Programs.over(
-            model.model, pool, size, verifier or SamplerMatch(), device_drafter
+        self.programs = Programs.over(
+            model.model, pool, size, verifier or SamplerMatch(), drafters.devices
         )
         self.stream = stream or ImmediateStream()
-        cache = PrefixCache(PAGE_TOKENS, enabled=prefix_cache)
+        cache = PrefixCache(PAGE_TOKENS, drafters.lookahead_pools, enabled=prefix_cache)
         self.pages = PageAccount(pool_pages, PAGE_TOKENS, cache)
         self.scheduler = Scheduler(limits, self.pages)
         self.plans = PlanBook()
@@ -143,7 +146,7 @@ class Bench:
         self.answers: dict[RequestKey, Answer] = {}
         self.records: list[RoundRecord] = []
         parts = EngineParts(
-            runner=wrap_runner(Runner(programs, self.stream)),
+            runner=wrap_runner(Runner(self.programs, self.stream)),
             scheduler=self.scheduler,
             pages=self.pages,
             plans=self.plans,

@@ -32,6 +32,7 @@ class Script:
         failure: end with this code after the rounds.
         stop_token_id: end with this stop token after the rounds; by default with the length limit
             if that was reached, else with the end-of-sequence token.
+        predicted: prediction tokens (accepted, rejected) so far, to be told with each round.
     """
 
     rounds: Sequence[Sequence[int]]
@@ -41,6 +42,7 @@ class Script:
     failure: "worker_pb2.FailureCode.ValueType | None" = None
     failure_param: str = ""
     stop_token_id: int = 2
+    predicted: Sequence[tuple[int, int]] = ()
 
 
 Scripter = Callable[[worker_pb2.Submit], Script]
@@ -186,7 +188,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await asyncio.sleep(script.gap_s)
             ids = list(round_ids[:left])
             left -= len(ids)
-            outbox.put_nowait(self._news(key, token_ids=ids, accepted_tokens=max(0, len(ids) - 1)))
+            news = {"token_ids": ids, "accepted_tokens": max(0, len(ids) - 1)}
+            outbox.put_nowait(self._news(key, **news, **_totals(script, number)))
             if not left:
                 break
         outbox.put_nowait(self._news(key, **_end(script, left)))
@@ -235,6 +238,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, "the model has no such file")
         for at in range(0, len(content), 4096):
             yield worker_pb2.AssetsResponse(chunk=content[at : at + 4096])
+
+
+def _totals(script: Script, round_: int) -> dict[str, worker_pb2.SpeculationTotals]:
+    if round_ >= len(script.predicted):
+        return {}
+    accepted, rejected = script.predicted[round_]
+    totals = worker_pb2.SpeculationTotals(
+        accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected
+    )
+    return {"totals": totals}
 
 
 def _end(script: Script, left: int) -> dict[str, worker_pb2.Failure | worker_pb2.Finish]:

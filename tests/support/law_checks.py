@@ -49,7 +49,7 @@ def _check_way(way: Way, bench: Bench) -> None:
     accepted = sum(record.accepted_tokens for record in bench.records)
     if way.drafter == "never" or way.draft_tokens == 0:
         assert accepted == 0
-    elif way.drafter in ("always", "device-scripted"):
+    elif way.drafter in ("always", "device-scripted", "device-model"):
         assert accepted > 0
     modes = {record.launch_mode for record in bench.records if record.requests}
     if way.mode == "in-step":

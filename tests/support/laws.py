@@ -14,11 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.types import Grammar, RequestKey, RequestSpec, SpeculationLimits
 from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
+from outrider_worker.speculate.draft_model import DraftModel
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.scripted import Script, ScriptedDrafter, always, listed
 from outrider_worker.streams import DeviceStream, EmulatedStream, ImmediateStream
@@ -91,7 +92,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "grammar": regex(r"[a-z ]{4,40}"),
     },
 }
-DRAFTERS = ("never", "always", "list", "random", "ngram", "device-ngram", "device-scripted")
+DRAFTERS = (
+    *("never", "always", "list", "random", "ngram"),
+    *("device-ngram", "device-scripted", "device-model"),
+)
 DRAFT_TOKENS = (0, 1, 3, 7)
 MODES = ("in-step", "ahead")
 COMPANY = ("alone", "batched")
@@ -118,6 +122,8 @@ class Way:
     @property
     def plan_name(self) -> str:
         """The drafter's name in plans."""
+        if self.drafter == "device-model":
+            return "draft"
         return "ngram" if "ngram" in self.drafter else "scripted"
 
 
@@ -184,8 +190,7 @@ def opened(way: Way, specs: Sequence[RequestSpec], **settings: Any) -> Iterator[
     }
     try:
         yield Bench(
-            drafters.host,
-            device_drafter=drafters.device,
+            drafters=drafters,
             stream=stream,
             model=model_of(way.family),
             max_draft_tokens=K_MAX,
@@ -231,14 +236,21 @@ def _loaded(family: str) -> LoadedModel:
 
 def _drafters(way: Way, specs: Sequence[RequestSpec]) -> Drafters:
     if way.drafter == "ngram":
-        return Drafters(host=NgramDrafter(K_MAX))
+        return Drafters([NgramDrafter(K_MAX)])
     if way.drafter == "device-ngram":
-        return Drafters(device=DeviceNgramDrafter(K_MAX))
+        return Drafters(devices=[DeviceNgramDrafter(K_MAX)])
+    if way.drafter == "device-model":
+        return Drafters(devices=[itself(way.family)])
     firsts = {spec.prompt_ids: spec for spec in reversed(specs)}
     texts = {prompt_ids: whole_text(spec, way.family) for prompt_ids, spec in firsts.items()}
     if way.drafter == "device-scripted":
-        return Drafters(device=DeviceScripted(texts, [K_MAX, 0, 2, 5], VOCAB_SIZE, K_MAX))
-    return Drafters(host=ScriptedDrafter(texts, _SCRIPTS[way.drafter], VOCAB_SIZE, K_MAX))
+        return Drafters(devices=[DeviceScripted(texts, [K_MAX, 0, 2, 5], VOCAB_SIZE, K_MAX)])
+    return Drafters([ScriptedDrafter(texts, _SCRIPTS[way.drafter], VOCAB_SIZE, K_MAX)])
+
+
+def itself(family: str = "llama") -> DraftModel:
+    """The target as its own draft model: always right, but where a grammar says otherwise."""
+    return DraftModel(model_of(family).model, VOCAB_SIZE, VOCAB_SIZE, K_MAX)
 
 
 def whole_text(spec: RequestSpec, family: str = "llama") -> list[int]:

@@ -32,9 +32,11 @@ class WatchedRunner(Runner):
         self._limits = limits
         self.seated: dict[RequestKey, Request] = {}
 
-    def seat(self, request: Request, end_ids: frozenset[int]) -> None:
+    def seat(
+        self, request: Request, end_ids: frozenset[int], fed_tokens: int | None = None
+    ) -> None:
         self.seated[request.spec.key] = request
-        super().seat(request, end_ids)
+        super().seat(request, end_ids, fed_tokens)
 
     def begin(self, order: RoundOrder | None) -> Step:
         if order is not None:
@@ -151,10 +153,12 @@ class Watched(Bench):
 
     def _check_forgotten(self) -> None:
         """Nothing is kept by request."""
-        feed, scheduler = self.engine._drafting.feed, self.scheduler
+        drafting, scheduler = self.engine._drafting, self.scheduler
         kept: list[Sized] = [self.pages._hits, self.pages.cache._progress]
         kept += [scheduler._by_key, scheduler._ages, scheduler._admission._awaited]
-        kept += [feed._fed_tokens, feed._idle_rounds] if feed else []
+        kept += [drafting.upkeep._states, drafting.upkeep._cohort._rounds]
+        for feed in drafting._feeds.values():
+            kept += [feed._fed_tokens, feed._idle_rounds]
         assert [len(each) for each in kept] == [0] * len(kept)
 
     def _prefill_steps(self) -> int:

@@ -92,6 +92,7 @@ def open_store(settings: PlannerSettings, clock: Clock) -> PlannerStore:
 def log_opener(settings: PlannerSettings) -> Callable[[StoreLink], Sink] | None:
     """Where decisions are logged, by the settings; None for nowhere."""
     if settings.logs_to_store:
-        return lambda link: StreamSink(link.log, lambda: link.log_dropped)
+        limits = settings.log_limits
+        return lambda link: StreamSink(link.log, lambda: link.log_dropped, limits)
     path = settings.log_file
     return None if path is None else lambda _link: FileSink(path)

@@ -53,7 +53,9 @@ def create_app(
     @app.get("/metrics")
     async def metrics() -> Response:
         service.refresh_metrics()
-        return Response(render(service.metrics.registry), media_type=METRICS_CONTENT_TYPE)
+        # Thousands of series take a while to write down, and streams must not wait for it.
+        text = await asyncio.to_thread(render, service.metrics.registry)
+        return Response(text, media_type=METRICS_CONTENT_TYPE)
 
     app.include_router(routes(service, token, open_reads=loopback))
     return app

@@ -87,8 +87,10 @@ def _add_evidence(routes: APIRouter, service: PlannerService) -> None:
     ) -> dict[str, Any]:
         incarnation, state, basis = _planned(service, name, worker)
         assert state.decision is not None
-        found = explain(basis, state.decision, n)
-        return views.explanation(service.planner, incarnation, found, service.now_s())
+        now_s = service.now_s()
+        # Of workers that are planned together each is asked about at its own load.
+        found = explain(basis, state.decision, n or max(state.requests_at(now_s), 1))
+        return views.explanation(service.planner, incarnation, found, now_s)
 
     @routes.post("/deployments/{name:path}/whatif")
     async def what_if(name: str, body: WhatIfBody) -> Answer:

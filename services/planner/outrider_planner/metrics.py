@@ -56,6 +56,11 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "drift_events": ("Times acceptance left what was believed of it.", _WORKER),
     "store_exchanges": ("Batches sent to the store and scopes read, by result.", ("result",)),
 }
+_OF_REPORTS = (
+    *("reports_received", "reports_dropped", "plan_clamps"),
+    *("guard_trips", "guard_readmissions", "drift_events"),
+)
+_OF_SHADOWS = ("shadow_rate_tokens_per_second", "shadow_rate_vs_off_ratio")
 
 
 class PlannerMetrics:
@@ -71,6 +76,11 @@ class PlannerMetrics:
             name: Counter(f"{_PREFIX}_{name}_total", text, labels, registry=self.registry)
             for name, (text, labels) in _COUNTERS.items()
         }
+        # By worker, in the order of ``_OF_REPORTS``.
+        self._by_worker: dict[str, tuple[Counter, ...]] = {}
+        # What is shown of a worker, by name and labels: looking a series up costs more than setting
+        # it, and a scrape sets a dozen of every worker.
+        self._shown: dict[str, dict[tuple[str, ...], Gauge]] = {}
         self.store_up, self.workers = self._gauges["store_up"], self._gauges["workers"]
         self.plans, self.held = self._counters["plans_pushed"], self._counters["plans_held"]
         self.rejected = self._counters["reports_rejected"]
@@ -83,16 +93,21 @@ class PlannerMetrics:
         )
 
     def count(self, incarnation: str, outcome: ReportOutcome) -> None:
-        """Counts what a report brought."""
-        for name, number in (
-            ("reports_received", 1),
-            ("reports_dropped", outcome.dropped_rounds),
-            ("plan_clamps", outcome.clamps),
-            ("guard_trips", outcome.guard_trips),
-            ("guard_readmissions", outcome.guard_readmissions),
-            ("drift_events", outcome.drifts),
-        ):
-            self._counters[name].labels(incarnation).inc(number)
+        """Counts what a report brought; every counter of a worker is there from its first report.
+
+        Most reports bring nothing but themselves, and looking up a series costs more than adding.
+        """
+        series = self._by_worker.get(incarnation)
+        if series is None:
+            series = tuple(self._counters[name].labels(incarnation) for name in _OF_REPORTS)
+            self._by_worker[incarnation] = series
+        brought = (
+            *(1, outcome.dropped_rounds, outcome.clamps),
+            *(outcome.guard_trips, outcome.guard_readmissions, outcome.drifts),
+        )
+        for counter, number in zip(series, brought, strict=True):
+            if number:
+                counter.inc(number)
         for reason, number in outcome.rejected.items():
             self.rejected.labels(reason).inc(number)
 
@@ -127,13 +142,13 @@ class PlannerMetrics:
 
     def refresh_shadows(self, incarnation: str, shadows: Sequence[Shadow]) -> None:
         """Sets what each shadow predicts; those that are no longer asked for go."""
-        for name in ("shadow_rate_tokens_per_second", "shadow_rate_vs_off_ratio"):
-            self._gauges[name].remove_by_labels({"worker": incarnation})
-        for item in shadows:
-            if item.cell is not None:
-                labels = (incarnation, item.policy)
-                self._show("shadow_rate_tokens_per_second", item.cell.rate_tokens_per_s, *labels)
-                self._show("shadow_rate_vs_off_ratio", item.cell.rate_vs_off_ratio, *labels)
+        found = {item.policy: item.cell for item in shadows}
+        before = [key for key in self._shown.get(incarnation, ()) if key[0] in _OF_SHADOWS]
+        for policy in {*found, *(key[-1] for key in before)}:
+            cell = found.get(policy)
+            values = (cell.rate_tokens_per_s, cell.rate_vs_off_ratio) if cell else (None, None)
+            for name, value in zip(_OF_SHADOWS, values, strict=True):
+                self._show(name, value, incarnation, policy)
 
     def refresh_log(self, written: int, lost: int) -> None:
         """Sets what became of the decision log's entries."""
@@ -142,17 +157,24 @@ class PlannerMetrics:
 
     def forget(self, incarnation: str) -> None:
         """Removes a worker's series."""
+        self._by_worker.pop(incarnation, None)
+        self._shown.pop(incarnation, None)
         for series, kinds in ((self._gauges, _GAUGES), (self._counters, _COUNTERS)):
             for name, (_, labels) in kinds.items():
                 if "worker" in labels:
                     series[name].remove_by_labels({"worker": incarnation})
 
     def _show(self, name: str, value: float | None, *labels: str) -> None:
-        """Sets a series, or removes it where the value is not known."""
+        """Sets a series, or removes it where the value is not known; a worker's label is first."""
+        shown, key = self._shown.setdefault(labels[0], {}), (name, *labels)
         if value is None or not isfinite(value):
-            self._gauges[name].remove(*labels)
-        else:
-            self._gauges[name].labels(*labels).set(value)
+            if shown.pop(key, None) is not None:
+                self._gauges[name].remove(*labels)
+            return
+        series = shown.get(key)
+        if series is None:
+            series = shown[key] = self._gauges[name].labels(*labels)
+        series.set(value)
 
 
 def _of(forecast: Forecast | None, name: str) -> float | None:

@@ -40,7 +40,7 @@ from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
 # Reports that arrive together are planned together; no plan waits longer than this.
-DEBOUNCE_S = 0.002
+DEBOUNCE_S = 0.005
 # Of the event loop's time.
 SHADOW_SHARE = 0.05
 _TICK_S = 0.25

@@ -15,6 +15,7 @@ from outrider_planner.core.events import PlannerConfig
 from outrider_planner.core.policies import UnknownPolicyError, parse
 from outrider_planner.core.types import Objective
 from outrider_planner.plugins import installed_policies
+from outrider_planner.store.base import LogLimits
 from outrider_planner.store.redis_client import check_url
 from outrider_runtime.settings import ServiceSettings, settings_config
 
@@ -43,6 +44,12 @@ class PlannerSettings(ServiceSettings):
     decision_log: str = Field(
         "auto",
         description="off, store (a Redis stream), a file, or auto: store with Redis, else off.",
+    )
+    decision_log_entries: int = Field(
+        20_000, ge=1000, le=10_000_000, description="How many entries the Redis stream keeps."
+    )
+    decision_log_mib: int = Field(
+        64, ge=1, le=65_536, description="How large the Redis stream may grow, in MiB."
     )
     http_names: frozenset[str] = Field(
         frozenset(), description="Names that HTTP clients call this host by, beside addresses."
@@ -84,6 +91,11 @@ class PlannerSettings(ServiceSettings):
     def logs_to_store(self) -> bool:
         """Whether decisions go to the store's stream."""
         return self.store == "redis" and self.decision_log in ("auto", "store")
+
+    @property
+    def log_limits(self) -> LogLimits:
+        """How much of the store's stream is kept."""
+        return LogLimits(self.decision_log_entries, self.decision_log_mib << 20)
 
     @property
     def log_file(self) -> Path | None:

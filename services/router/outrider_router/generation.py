@@ -19,6 +19,7 @@ from outrider_router.types import (
     Finish,
     FinishKind,
     Submission,
+    Totals,
     Update,
 )
 from outrider_router.worker_client import WorkerClient
@@ -28,6 +29,7 @@ from outrider_runtime.logs import get_logger
 log = get_logger(__name__)
 
 _NOTHING = Piece("", ())
+_NO_TOTALS = Totals(0, 0, 0, 0)
 
 
 class GenerationFailed(Exception):
@@ -90,6 +92,7 @@ class Generation:
         self._endings: dict[int, Ending] = {}
         self._failure: Failure | None = None
         self._cached = [0] * len(order.submissions)
+        self._totals = [_NO_TOTALS] * len(order.submissions)
 
     @property
     def cached_prompt_tokens(self) -> int:
@@ -131,6 +134,7 @@ class Generation:
         kept = len(piece.token_ids)
         self._record.delivered(place, kept)
         self._record.accepted_draft_tokens += min(update.accepted_tokens, kept)
+        self._count_prediction(place, update.totals or self._totals[place], kept)
         self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
         end = _end(piece, update, self._order.submissions[place].sampling.stop_token_ids)
         if isinstance(end, Failure):
@@ -144,6 +148,15 @@ class Generation:
         if end is not None:
             self._endings[place] = end
         return Delta(place, text, piece.token_ids, end)
+
+    def _count_prediction(self, place: int, totals: Totals, kept: int) -> None:
+        """What a delivery adds to the request's counts; what a stop string cut off was not used."""
+        before, self._totals[place] = self._totals[place], totals
+        accepted = totals.accepted_prediction_tokens - before.accepted_prediction_tokens
+        rejected = totals.rejected_prediction_tokens - before.rejected_prediction_tokens
+        used = min(accepted, kept)
+        self._record.accepted_prediction_tokens += used
+        self._record.rejected_prediction_tokens += rejected + accepted - used
 
 
 @asynccontextmanager

@@ -145,6 +145,8 @@ class RequestRecord:
     started_s: float = 0.0
     prompt_tokens: int = 0
     accepted_draft_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     outcome: Outcome | None = None
     time_to_first_token_s: float | None = None
     _choices: dict[int, _ChoiceTimes] = field(default_factory=dict)
@@ -203,4 +205,6 @@ class RequestRecord:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             accepted_draft_tokens=self.accepted_draft_tokens,
+            accepted_prediction_tokens=self.accepted_prediction_tokens,
+            rejected_prediction_tokens=self.rejected_prediction_tokens,
         )

@@ -60,17 +60,19 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Speculation:
-    """The client's wishes about speculation; None leaves it to the deployment."""
+    """The client's wishes about speculation; None, and no name, leave it to the deployment."""
 
     enabled: bool | None = None
     max_draft_tokens: int | None = None
+    drafter: str = ""
 
 
 @dataclass(frozen=True)
 class Submission:
     """One choice as it is sent to a worker; `(request_id, choice_index)` is unique per process.
 
-    `deadline_ms` is the time left when it is sent, 0 for no limit.
+    `deadline_ms` is the time left when it is sent, 0 for no limit; `prediction_ids` are what the
+    client expects the answer to hold.
     """
 
     request_id: str
@@ -80,6 +82,7 @@ class Submission:
     sampling: Sampling
     speculation: Speculation
     deadline_ms: int = 0
+    prediction_ids: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[str, int]:
@@ -106,17 +109,21 @@ class Failure:
 
 @dataclass(frozen=True)
 class Totals:
-    """Speculation over one choice's whole life on the worker."""
+    """Speculation over one choice's life on the worker so far; prediction tokens are drafts from
+    `prediction_ids`, delivered or refused."""
 
     verify_steps: int
     drafted_tokens: int
     verified_tokens: int
     accepted_tokens: int
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Update:
-    """News of one choice: tokens, and its end where it has come."""
+    """News of one choice: tokens, and its end where it has come; totals come with the end, and
+    with everything where there is a prediction."""
 
     token_ids: tuple[int, ...] = ()
     accepted_tokens: int = 0
@@ -131,7 +138,7 @@ class Update:
             self.accepted_tokens + later.accepted_tokens,
             max(self.cached_prompt_tokens, later.cached_prompt_tokens),
             later.end,
-            later.totals,
+            later.totals or self.totals,
         )
 
 

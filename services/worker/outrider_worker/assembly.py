@@ -14,13 +14,14 @@ from outrider_runtime.logs import get_logger
 from outrider_worker.attention import default_attention
 from outrider_worker.cache import user_cache
 from outrider_worker.engine.costs import CostTable
-from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.engine import EngineParts
 from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
 from outrider_worker.engine.prefix_cache import PrefixCache
 from outrider_worker.engine.scheduler import Scheduler, SchedulerLimits
+from outrider_worker.feeding import ring_memory
 from outrider_worker.identity import EngineIdentity, cpu_name, model_digest
 from outrider_worker.kernels import have_kernels
 from outrider_worker.kv import PAGE_TOKENS, KvPool
@@ -28,6 +29,8 @@ from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.model.resolve import DEMO, resolve_model
 from outrider_worker.numerics import choose_dtype, probe_batch_invariance
+from outrider_worker.open_drafters import Target, drafter_digests, open_drafters
+from outrider_worker.open_verifier import open_verifier
 from outrider_worker.profile import (
     Profiler,
     load_costs,
@@ -35,13 +38,11 @@ from outrider_worker.profile import (
     row_ladder,
     store_costs,
 )
+from outrider_worker.profile_seats import ProfileSeats
 from outrider_worker.programs import Programs, SeatSize
 from outrider_worker.runner import Runner
 from outrider_worker.settings import WorkerSettings
-from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
-from outrider_worker.speculate.drafter import DrafterTraits, load_drafter
-from outrider_worker.speculate.ngram import NgramDrafter
-from outrider_worker.speculate.verify import SamplerMatch
+from outrider_worker.speculate.drafter import DrafterTraits
 from outrider_worker.streams import open_stream
 
 DEMO_NAME = "smollm2-135m-instruct"
@@ -65,8 +66,7 @@ class Assembly:
 
     @property
     def drafter_traits(self) -> tuple[DrafterTraits, ...]:
-        traits = self.parts.drafters.traits
-        return (traits,) if traits else ()
+        return self.parts.drafters.traits
 
 
 def served_name(settings: WorkerSettings) -> str:
@@ -89,7 +89,6 @@ def assemble(settings: WorkerSettings) -> Assembly:
     """
     torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
-    drafters = _drafters(settings, device)
     dtype = choose_dtype(device)
     if device.type == "cpu":
         _log.info("preparing kernels", found=have_kernels())
@@ -98,7 +97,9 @@ def assemble(settings: WorkerSettings) -> Assembly:
         resolve_model(settings.model), dtype, device, progress=_LoadProgress(), backend=backend
     )
     _report_numerics(loaded, dtype, device)
-    pool = KvPool.for_budget(loaded.config, settings.kv_bytes, dtype, device)
+    target = Target(loaded, dtype, device, backend)
+    drafters = open_drafters(settings.drafters, settings.max_draft, target)
+    pool = _pool(settings, target, drafters)
     limits = _limits(settings, loaded.config, (pool.pages - 1) * PAGE_TOKENS)
     size = SeatSize(
         limits.max_running_requests,
@@ -110,16 +111,16 @@ def assemble(settings: WorkerSettings) -> Assembly:
         loaded.model,
         pool,
         size,
-        SamplerMatch(),
-        drafters.device,
+        open_verifier(settings, target, drafters),
+        drafters.devices,
         processed_logprobs=settings.logprobs == "processed",
     )
     runner = Runner(programs, open_stream(device))
     ladder = row_ladder(size, device)
-    identity = _identity(settings, loaded, drafters, dtype, device, ladder)
-    profiler = Profiler(runner, size, pool.pages, PAGE_TOKENS, loaded.config.vocab_size, _log.debug)
-    costs = _costs(profiler, identity, ladder, limits, drafters)
-    cache = PrefixCache(PAGE_TOKENS, enabled=settings.prefix_cache)
+    identity = _identity(settings, target, ladder)
+    seats = ProfileSeats(runner, size, pool.pages, PAGE_TOKENS, loaded.config.vocab_size)
+    costs = _costs(Profiler(seats, drafters, _log.debug), identity, ladder, limits)
+    cache = PrefixCache(PAGE_TOKENS, drafters.lookahead_pools, enabled=settings.prefix_cache)
     pages = PageAccount(pool.pages, PAGE_TOKENS, cache)
     parts = EngineParts(
         runner=runner,
@@ -145,21 +146,40 @@ def assemble(settings: WorkerSettings) -> Assembly:
     )
 
 
-def _identity(
-    settings: WorkerSettings,
-    loaded: LoadedModel,
-    drafters: Drafters,
-    dtype: torch.dtype,
-    device: torch.device,
-    ladder: tuple[int, ...],
-) -> EngineIdentity:
-    on_cpu = device.type == "cpu"
+def _pool(settings: WorkerSettings, target: Target, drafters: Drafters) -> KvPool:
+    """The budget buys pages for the target and for a drafter's state, and the features' ring."""
+    config, stateful = target.loaded.config, drafters.stateful
+    ring_bytes = page_bytes = 0
+    if stateful is not None:
+        page_bytes = stateful.kv_bytes_per_token * PAGE_TOKENS
+        ring_bytes = ring_memory(
+            stateful, settings.max_running, drafters.max_tokens, config.hidden_size, target.dtype
+        )
+    budget_bytes = settings.kv_bytes - ring_bytes
+    pool = KvPool.for_budget(config, budget_bytes, target.dtype, target.device, page_bytes)
+    _log.info(
+        "memory shared out",
+        kv_tokens=(pool.pages - 1) * PAGE_TOKENS,
+        target_kv_mib=_mib(pool.pages * PAGE_TOKENS * pool.bytes_per_token(config, target.dtype)),
+        drafter_kv_mib=_mib(pool.pages * page_bytes),
+        feature_ring_mib=_mib(ring_bytes),
+    )
+    return pool
+
+
+def _mib(size_bytes: int) -> int:
+    return size_bytes >> 20
+
+
+def _identity(settings: WorkerSettings, target: Target, ladder: tuple[int, ...]) -> EngineIdentity:
+    device, on_cpu = target.device, target.device.type == "cpu"
+    names = settings.drafters if settings.max_draft else ()
     return EngineIdentity(
         model=served_name(settings),
-        model_digest=model_digest(loaded.folder),
-        drafters=(f"{drafters.name}:{settings.max_draft}",) if drafters.name else (),
+        model_digest=model_digest(target.loaded.folder),
+        drafters=tuple(f"{each}:{settings.max_draft}" for each in drafter_digests(names)),
         device=cpu_name() if on_cpu else torch.cuda.get_device_name(device),
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=str(target.dtype).removeprefix("torch."),
         row_ladder=ladder,
         cpu_threads=settings.threads if on_cpu else 0,
         own_kernels=on_cpu and have_kernels(),
@@ -199,23 +219,6 @@ def _limits(settings: WorkerSettings, config: ModelConfig, pool_tokens: int) -> 
     )
 
 
-def _drafters(settings: WorkerSettings, device: torch.device) -> Drafters:
-    """The drafter asked for, refused where it needs what this engine does not hand over.
-
-    On an accelerator n-gram works in both places, and each round takes the cheaper one.
-    """
-    drafter = load_drafter(settings.drafter, settings.max_draft) if settings.max_draft else None
-    if drafter and (drafter.traits.needs_hidden or drafter.traits.writes_kv):
-        raise ValueError(
-            f"drafter {drafter.traits.name!r} needs the target's hidden states or K/V pages of its"
-            " own: this version serves host drafters only"
-        )
-    twin = None
-    if isinstance(drafter, NgramDrafter) and device.type != "cpu":
-        twin = DeviceNgramDrafter(settings.max_draft)
-    return Drafters(drafter, twin)
-
-
 def choose_device(requested: str) -> torch.device:
     """The device asked for; "auto" is the first GPU, or the CPU where there is none.
 
@@ -242,7 +245,6 @@ def _costs(
     identity: EngineIdentity,
     ladder: Sequence[int],
     limits: SchedulerLimits,
-    drafters: Drafters,
 ) -> CostTable:
     """The stored table of this identity, or a new one; either way every shape has run once."""
     contexts = profile_contexts(limits.max_context_tokens)
@@ -253,7 +255,7 @@ def _costs(
         profiler.warm_up(ladder, contexts[0])
         return costs
     _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
-    costs = profiler.measure(ladder, contexts, drafters)
+    costs = profiler.measure(ladder, contexts)
     spread = round(costs.relative_spread, 2)
     if spread > _STEADY_SPREAD:
         _log.warning("the machine was busy: this cost table serves now and is not kept")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,8 +33,11 @@ CUDA_ROW_LADDER = (
 )
 """Buckets on a GPU. Larger rounds run eagerly: their products take longer than their launches."""
 
-Replay = Callable[[], Tensor]
-"""Repeats captured work. Returns the same static tensor each time, [bucket, d]."""
+Hidden = tuple[Tensor, Tensor]
+"""Of R rows: hidden states [R, d] after the final norm, and features [R, F] for a drafter; the
+hidden states again where nobody asked for others."""
+
+T = TypeVar("T")
 
 
 class CannotCapture(Exception):
@@ -44,19 +47,21 @@ class CannotCapture(Exception):
 class Capture(Protocol):
     """Records work once, to be repeated on the same memory."""
 
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
+    def __call__(self, work: Callable[[], Hidden]) -> Callable[[], Hidden]:
         """Run `work` until it is warm, record it, hand back its repetition.
 
-        Raises CannotCapture.
+        The repetition returns the same static tensors each time. Raises CannotCapture.
         """
         ...
 
 
 class Forwards(Protocol):
-    """Runs the target over the rows of a round; the shape of CausalLM.forward."""
+    """Runs the target over the rows of a round, at the boundaries it was made with; the shape of
+    CausalLM.forward_with_features.
+    """
 
-    def __call__(self, rows: Rows, pool: KvPool) -> Tensor:
-        """[R, d] hidden states of `rows`, valid until the next call."""
+    def __call__(self, rows: Rows, pool: KvPool) -> Hidden:
+        """Hidden states and features of `rows`, valid until the next call."""
         ...
 
     def bucket(self, rows: int) -> int:
@@ -72,12 +77,13 @@ class Forwards(Protocol):
 class EagerForwards:
     """Runs the model as it is, unpadded: what a CPU does, for which every row count is a key."""
 
-    def __init__(self, model: CausalLM) -> None:
+    def __init__(self, model: CausalLM, boundaries: Sequence[int] = ()) -> None:
         self._model = model
+        self._boundaries = boundaries
 
-    def __call__(self, rows: Rows, pool: KvPool) -> Tensor:
+    def __call__(self, rows: Rows, pool: KvPool) -> Hidden:
         """See Forwards."""
-        return self._model.forward(rows, pool)
+        return self._model.forward_with_features(rows, pool, self._boundaries)
 
     def bucket(self, rows: int) -> int:
         """`rows`: nothing is padded."""
@@ -133,19 +139,20 @@ class CapturedForwards:
         page_table: Tensor,
         buckets: Sequence[int],
         capture: Capture,
+        boundaries: Sequence[int] = (),
     ) -> None:
-        self._model = model
+        self._eager = EagerForwards(model, boundaries)
         self._pool = pool
         self._buckets = sorted(buckets)
         self._buffers = _RowBuffers.allocate(self._buckets[-1], page_table)
-        self._replays: dict[int, Replay] = {}
+        self._replays: dict[int, Callable[[], Hidden]] = {}
         self._refusals: dict[int, str] = {}
         self._fallbacks: Counter[int] = Counter()
         for bucket in reversed(self._buckets):
             self._record(bucket, capture)
 
     @torch.inference_mode()
-    def __call__(self, rows: Rows, pool: KvPool) -> Tensor:
+    def __call__(self, rows: Rows, pool: KvPool) -> Hidden:
         """See Forwards. Raises ValueError for another pool or page table than the captured."""
         if pool is not self._pool or not self._buffers.shares_pages_with(rows):
             raise ValueError("graphs replay on the pool and page table they were captured with")
@@ -153,9 +160,10 @@ class CapturedForwards:
         replay = self._replays.get(bucket)
         if replay is None or rows.tail_mask is not None:
             self._fallbacks[bucket] += 1
-            return self._model.forward(rows, pool)
+            return self._eager(rows, pool)
         self._buffers.fill(rows)
-        return replay()[: rows.count]
+        hidden, features = replay()
+        return hidden[: rows.count], features[: rows.count]
 
     def bucket(self, rows: int) -> int:
         """The smallest bucket that holds `rows`; `rows` itself beyond the largest."""
@@ -174,16 +182,26 @@ class CapturedForwards:
     def _record(self, bucket: int, capture: Capture) -> None:
         rows = self._buffers.rows(bucket)
         try:
-            self._replays[bucket] = capture(lambda: self._model.forward(rows, self._pool))
+            self._replays[bucket] = capture(lambda: self._eager(rows, self._pool))
         except CannotCapture as error:
             self._refusals[bucket] = str(error)
 
 
-def make_forwards(model: CausalLM, pool: KvPool, page_table: Tensor, max_rows: int) -> Forwards:
-    """How rounds of up to `max_rows` rows are launched where the pool is."""
+def make_forwards(
+    model: CausalLM,
+    pool: KvPool,
+    page_table: Tensor,
+    max_rows: int,
+    boundaries: Sequence[int] = (),
+) -> Forwards:
+    """How rounds of up to `max_rows` rows are launched where the pool is.
+
+    boundaries: where features are taken, see CausalLM.forward_with_features.
+    """
     if page_table.device.type != "cuda":
-        return EagerForwards(model)
-    return CapturedForwards(model, pool, page_table, buckets_up_to(max_rows), CudaCapture())
+        return EagerForwards(model, boundaries)
+    buckets = buckets_up_to(max_rows)
+    return CapturedForwards(model, pool, page_table, buckets, CudaCapture(), boundaries)
 
 
 def buckets_up_to(max_rows: int) -> tuple[int, ...]:
@@ -203,7 +221,7 @@ class CudaCapture:
         self._memory = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
+    def __call__(self, work: Callable[[], T]) -> Callable[[], T]:
         """See Capture."""
         self._warm_up(work)
         graph = torch.cuda.CUDAGraph()
@@ -220,13 +238,13 @@ class CudaCapture:
         except RuntimeError as error:
             raise CannotCapture(_first_line(error)) from error
 
-        def replay() -> Tensor:
+        def replay() -> T:
             graph.replay()
             return result
 
         return replay
 
-    def _warm_up(self, work: Callable[[], Tensor]) -> None:
+    def _warm_up(self, work: Callable[[], object]) -> None:
         """Let kernels compile and libraries allocate; then check that nothing waits.
 
         A capture that fails may leave the stream unusable, so what would fail is found before it.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from outrider_runtime import __version__
 
+_HEAD_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class EngineIdentity:
@@ -38,12 +40,21 @@ def model_digest(folder: Path) -> str:
 
     Weights themselves are not read: that would take longer than loading them.
     """
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    config = folder / "config.json"
+    digest = hashlib.sha256(config.read_bytes() if config.exists() else b"")
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
             header_bytes = int.from_bytes(stream.read(8), "little")
             digest.update(stream.read(header_bytes))
         digest.update(str(file.stat().st_size).encode())
+    return digest.hexdigest()[:24]
+
+
+def file_digest(file: Path) -> str:
+    """The same of a single file: its first bytes, which describe what is in it, and its size."""
+    with file.open("rb") as stream:
+        digest = hashlib.sha256(stream.read(_HEAD_BYTES))
+    digest.update(str(file.stat().st_size).encode())
     return digest.hexdigest()[:24]
 
 

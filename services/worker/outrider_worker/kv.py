@@ -107,9 +107,13 @@ class KvPool:
         budget_bytes: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        besides_bytes: int = 0,
     ) -> KvPool:
-        """The largest pool within `budget_bytes`. Raises ValueError where no page fits."""
-        page_bytes = cls.bytes_per_token(shape, dtype) * PAGE_TOKENS
+        """The largest pool within `budget_bytes`. Raises ValueError where no page fits.
+
+        besides_bytes: what each page costs elsewhere, in a drafter's pool.
+        """
+        page_bytes = cls.bytes_per_token(shape, dtype) * PAGE_TOKENS + besides_bytes
         pages = budget_bytes // page_bytes
         if pages < 2:
             raise ValueError(

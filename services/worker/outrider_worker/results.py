@@ -29,7 +29,8 @@ class Times:
 class RoundOutcome:
     """What a round gave one request.
 
-    verified: drafts that got a row. accepted: how many of them held. emitted: accepted + 1 tokens.
+    verified: drafts that got a row. accepted: how many of them held; relaxed: how many of these
+    the target would not have drawn itself. emitted: accepted + 1 tokens.
     logprobs: of the emitted tokens; empty where none were wanted.
     """
 
@@ -37,6 +38,7 @@ class RoundOutcome:
     accepted: int
     emitted: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
+    relaxed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,14 @@ def _round(tensors: Mapping[str, Tensor]) -> tuple[RoundOutcome, ...]:
         return ()
     verified, accepted = tensors["verified"].tolist(), tensors["accepted"].tolist()
     emitted = tensors["emitted"].tolist()
+    relaxed = tensors["relaxed"].tolist() if "relaxed" in tensors else [0] * len(accepted)
     return tuple(
         RoundOutcome(
             verified=verified[line],
             accepted=count,
             emitted=tuple(emitted[line][: count + 1]),
             logprobs=_logprobs(tensors, "", line, count + 1),
+            relaxed=relaxed[line],
         )
         for line, count in enumerate(accepted)
     )

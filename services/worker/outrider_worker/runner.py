@@ -23,6 +23,7 @@ from torch import Tensor
 from outrider_worker.engine.orders import (
     ChunkOrder,
     DraftOrder,
+    FeedOrder,
     PickScores,
     RoundOrder,
     SeatPages,
@@ -31,6 +32,7 @@ from outrider_worker.engine.orders import (
 from outrider_worker.engine.types import Request
 from outrider_worker.programs import (
     DraftInput,
+    FeedInput,
     PageInput,
     PickInput,
     PrefillInput,
@@ -94,10 +96,13 @@ class Runner:
         """Rounds that should have been a captured graph's and were not, by row bucket."""
         return self._programs.forwards.fallbacks
 
-    def seat(self, request: Request, end_ids: frozenset[int]) -> None:
+    def seat(
+        self, request: Request, end_ids: frozenset[int], fed_tokens: int | None = None
+    ) -> None:
         """A request sits down on its seat with all that is known of it.
 
-        end_ids: tokens that end it, which `min_tokens` forbids.
+        end_ids: tokens that end it, which `min_tokens` forbids. fed_tokens: how many of its tokens
+        a drafter with a state knows already; None where none is to know any.
         """
         seat, params = request.seat, request.spec.sampling
         self._wanted[seat] = Wanted(stages_of(params), params.top_logprobs)
@@ -109,6 +114,8 @@ class Runner:
         def work(_watch: Stopwatch) -> Tensors:
             programs.seats.put(seat, token_ids, prompt_tokens, room)
             programs.sampling.put(seat, params, choice, end_ids)
+            if programs.feeding is not None and fed_tokens is not None:
+                programs.feeding.seat(seat, fed_tokens)
             return {}
 
         self._stream.submit(work)
@@ -138,19 +145,20 @@ class Runner:
         masks: Sequence[Mask | None] = (),
         first_masks: Sequence[Mask | None] = (),
     ) -> None:
-        """Launch the rest of a step: judgement, prefill, the next drafts, and the copy back.
+        """Launch the rest of a step: judgement, prefill, feed, the next drafts, the copy back.
 
         masks: for each request of the round, a row for its anchor and one for each of its drafts.
         first_masks: for each completing chunk, one row.
         """
         programs, round_ = self._programs, step.round
-        if round_ is None and not order.chunks and order.drafts is None:
+        if round_ is None and order.empty:
             return
         mask = self._round_mask(masks, round_.width + 1) if round_ else None
-        pages = self._page_input([chunk.seat for chunk in order.chunks])
+        pages = self._page_input(order.pages) if order.pages else None
         chunks = self._prefill_input(order.chunks) if order.chunks else None
         first_mask = self._first_mask(first_masks)
-        drafts = self._draft_input(order.drafts) if order.drafts else None
+        feed = self._feed_input(order.feed) if order.feed else None
+        drafts = [self._draft_input(each) for each in order.drafts]
 
         def work(watch: Stopwatch) -> Tensors:
             results: Tensors = {}
@@ -158,11 +166,15 @@ class Runner:
                 results |= programs.judge_round(round_, step.run, mask)
                 step.run = None
                 watch.lap("target")
-            if chunks is not None:
+            if pages is not None:
                 programs.show_pages(pages)
+            if chunks is not None:
                 results |= programs.prefill(chunks, first_mask)
                 watch.lap("prefill")
-            if drafts is not None:
+            if feed is not None:
+                programs.feed(feed)
+                watch.lap("feed")
+            if drafts:
                 results |= programs.draft(drafts)
                 watch.lap("draft")
             return results
@@ -176,6 +188,7 @@ class Runner:
     def _round_input(self, order: RoundOrder) -> RoundInput:
         seats = [line.seat for line in order.seats]
         lengths = None if order.drafts is None else [len(draft) for draft in order.drafts]
+        given = [seats[line] for line in order.given]
         return RoundInput(
             seats=self._upload(seats),
             rows=order.rows,
@@ -185,6 +198,7 @@ class Runner:
             wanted=self._wanted_of(seats),
             drafts=None if order.drafts is None else self._table(order.drafts, order.width),
             lengths=None if lengths is None else self._upload(lengths),
+            given=self._upload(given) if given else None,
             picking=self._picking(order),
             uniform=lengths is not None and min(lengths) == max(lengths),
         )
@@ -210,6 +224,7 @@ class Runner:
 
     def _prefill_input(self, chunks: Sequence[ChunkOrder]) -> PrefillInput:
         completing = [index for index, chunk in enumerate(chunks) if chunk.completes]
+        fed = [index for index, chunk in enumerate(chunks) if chunk.feeds]
         return PrefillInput(
             seats=self._upload([chunk.seat.seat for chunk in chunks]),
             starts=self._upload([chunk.start for chunk in chunks]),
@@ -217,10 +232,24 @@ class Runner:
             rows=sum(chunk.tokens for chunk in chunks),
             completing=self._upload(completing),
             wanted=self._wanted_of(chunks[index].seat.seat for index in completing),
+            fed_rows=sum(chunks[index].tokens for index in fed),
+            fed=self._upload(fed) if len(fed) < len(chunks) else None,
         )
 
+    def _feed_input(self, order: FeedOrder) -> FeedInput:
+        """On a device that has finished when a launch returns, nothing is padded."""
+        seats = self._upload([line.seat for line in order.seats])
+        return FeedInput(seats, order.rows if self.asynchronous else None)
+
     def _draft_input(self, order: DraftOrder) -> DraftInput:
-        return DraftInput(self._upload(order.seats), self._upload(order.asks), order.tokens)
+        seats = [line.seat for line in order.seats]
+        return DraftInput(
+            order.drafter,
+            self._upload(seats),
+            self._upload(order.asks),
+            order.tokens,
+            self._wanted_of(seats),
+        )
 
     def _page_input(self, lines: Sequence[SeatPages]) -> PageInput:
         changes = page_changes(

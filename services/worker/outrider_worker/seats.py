@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outrider_worker.engine.types import NULL_PAGE
 from outrider_worker.kv import PAGE_TOKENS
 
 
@@ -48,19 +49,20 @@ class SeatState:
         max_draft_tokens: int,
         device: torch.device | str = "cpu",
     ) -> SeatState:
-        """Empty seats; histories have room for a whole round beyond the context."""
+        """Empty seats; histories and page lines have room for a whole round beyond the context."""
+        tokens = max_context_tokens + max_draft_tokens + 2
 
         def zeros(*columns: int) -> Tensor:
             return torch.zeros(seats + 1, *columns, dtype=torch.int64, device=device)
 
         return cls(
-            history=zeros(max_context_tokens + max_draft_tokens + 2),
+            history=zeros(tokens),
             known=zeros(),
             prompt_tokens=zeros(),
             room=zeros(),
             draft_len=zeros(),
             draft_bins=zeros(max(1, max_draft_tokens)),
-            page_table=zeros(-(-max_context_tokens // PAGE_TOKENS)),
+            page_table=zeros(-(-tokens // PAGE_TOKENS)),
         )
 
     @property
@@ -117,8 +119,8 @@ def page_changes(
 ) -> tuple[list[int], list[int], list[int]]:
     """(seats, columns, pages) by which the page table differs from what it was last shown.
 
-    `shown` is brought up to date. Entries behind the end of a line need no reset: no row looks
-    beyond the slots reserved for it.
+    `shown` is brought up to date. What a line no longer has becomes the null page: rows of drafts
+    that nobody will keep may look beyond the slots reserved for them, and must find nobody's.
     """
     lines: list[int] = []
     columns: list[int] = []
@@ -127,10 +129,11 @@ def page_changes(
         before = shown.get(seat, [])
         if before == line:
             continue
-        same = next((i for i, (a, b) in enumerate(zip(before, line, strict=False)) if a != b), None)
-        start = min(len(before), len(line)) if same is None else same
-        lines.extend([seat] * (len(line) - start))
-        columns.extend(range(start, len(line)))
-        values.extend(line[start:])
+        after = [*line, *[NULL_PAGE] * (len(before) - len(line))]
+        pairs = zip(before, after, strict=False)
+        start = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(after)))
+        lines.extend([seat] * (len(after) - start))
+        columns.extend(range(start, len(after)))
+        values.extend(after[start:])
         shown[seat] = list(line)
     return lines, columns, values

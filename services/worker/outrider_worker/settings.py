@@ -24,8 +24,22 @@ class WorkerSettings(ServiceSettings):
         "127.0.0.1:7070",
         description="host:port, or several with commas between; empty = no planner, plans off.",
     )
-    drafter: str = Field("ngram", description="'ngram', 'none' or an installed plug-in's name.")
+    drafter: str = Field(
+        "ngram,predicted",
+        description="Those that draft, with commas between: ngram, suffix, predicted, a plug-in;"
+        " one of mtp, the folder of a trained head, draft:MODEL; or none.",
+    )
     max_draft: int = Field(8, ge=0, le=64, description="Draft tokens at most, K.")
+    verifier: Literal["sampler_match", "rejection", "relaxed"] = Field(
+        "sampler_match",
+        description="Sampler match: a seed's text depends on nothing else. Rejection: more drafts"
+        " hold at high temperatures, a seed's text depends on the plan. Relaxed: lossy while the"
+        " model thinks.",
+    )
+    relaxed_top: int = Field(10, ge=1, description="Relaxed drafts are among so many likeliest,")
+    relaxed_delta: float = Field(0.6, ge=0, le=1, description="and so much less likely at most.")
+    think_open: str = Field("<think>", description="The token that begins thinking.")
+    think_close: str = Field("</think>", description="The token that ends it.")
     guard: bool = Field(True, description="Bound what speculation may cost, whatever is planned.")
     max_running: int = Field(32, ge=1, le=1024)
     max_waiting: int = Field(256, ge=0)
@@ -46,6 +60,19 @@ class WorkerSettings(ServiceSettings):
     @classmethod
     def _addresses(cls, value: str) -> str:
         return ",".join(parse_targets(value))
+
+    @field_validator("drafter")
+    @classmethod
+    def _drafters(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        if len(set(names)) < len(names):
+            raise ValueError("a drafter is named twice")
+        return ",".join(names)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Names, in order of preference."""
+        return tuple(self.drafter.split(",")) if self.drafter else ()
 
     @property
     def kv_bytes(self) -> int:

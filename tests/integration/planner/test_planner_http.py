@@ -7,9 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from math import isfinite
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from outrider_planner.assembly import PlannerProcess
 from tests.integration.planner.streams import (
     TOKEN,
     make_hello,
@@ -18,10 +22,17 @@ from tests.integration.planner.streams import (
     worker_stream,
 )
 from tests.support.net import LOOPBACK, free_ports, http_get, wait_until
+from tests.unit.planner.test_metrics_documented import PROMISED
 
 
 async def fetched(port: int, path: str) -> tuple[int, bytes]:
     return await asyncio.to_thread(http_get, port, path)
+
+
+async def wait_for(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5.0):
+        while not reached():
+            await asyncio.sleep(0.01)
 
 
 async def test_state_is_shown_as_json() -> None:
@@ -66,15 +77,56 @@ async def test_errors_are_json_objects() -> None:
             assert word in error["message"]
 
 
-async def test_metrics_are_scraped_as_text() -> None:
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """Values by name, without the prefix, and worker, "" where none is named."""
+    return {
+        (sample.name.removeprefix("outrider_planner_"), sample.labels.get("worker", "")): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def scraped(process: PlannerProcess) -> dict[tuple[str, str], float]:
+    status, body = await fetched(process.http.port, "/metrics")
+    assert status == 200
+    return samples(body.decode())
+
+
+async def test_promised_metrics_are_exported_and_say_what_happened() -> None:
+    """Every promised name with the value that follows from what the worker told."""
     async with running_planner() as process, worker_stream(process) as stream:
         await stream.say(hello=make_hello())
         await stream.next("plan")
-        status, body = await fetched(process.http.port, "/metrics")
-        assert status == 200
-        assert b'outrider_planner_draft_length{drafter="ngram",worker="worker-1"}' in body
-        assert b"outrider_planner_store_up 1.0" in body
-        assert b"outrider_planner_workers 1.0" in body
+        fresh = await scraped(process)
+        assert all(isfinite(value) for value in fresh.values()), "G06: nothing drafted yet"
+        for sequence in range(1, 7):
+            reports = make_reports(sequence, accepted=8 if sequence <= 5 else 0, rounds=64)
+            reports.dropped_rounds = 3
+            reports.guard.trips, reports.guard.readmissions = 2, 1
+            reports.guard.threshold_tokens, reports.guard.plain_scale_ratio = 12.5, 1.0
+            await stream.say(reports=reports)
+        await wait_for(lambda: process.service.planner.workers["worker-1"].rounds == 6 * 64)
+        plan = (await stream.next("plan")).plan
+        found = await scraped(process)
+    names = {name for name, worker in found if worker == "worker-1"}
+    missing = [name for name in PROMISED if name not in names and (name, "") not in found]
+    assert missing == []
+    worker = {name: value for (name, label), value in found.items() if label == "worker-1"}
+    assert all(isfinite(value) for value in found.values())
+    assert plan.version >= 2
+    assert worker["draft_length"] in range(5)
+    assert worker["verify_rows"] == 1 + worker["draft_length"]
+    assert worker["guard_trips_total"] == 2
+    assert worker["guard_readmissions_total"] == 1
+    assert worker["guard_threshold_tokens"] == 12.5
+    assert worker["reports_dropped_total"] == 3
+    assert worker["reports_received_total"] == 6
+    assert worker["measured_round_seconds"] == pytest.approx(0.0133, rel=0.01)
+    assert 0 < worker["headroom_ratio"] < 1
+    assert found["store_up", ""] == 1
+    assert found["workers", ""] == 1
 
 
 def asked(port: int, path: str, headers: dict[str, str]) -> tuple[int, str | None, bytes]:

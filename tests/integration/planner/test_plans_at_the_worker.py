@@ -15,7 +15,7 @@ from outrider_planner.core.types import (
     ProbeDirective,
     ScoreMap,
 )
-from outrider_planner.rpc.codec import plan_to_wire
+from outrider_planner.rpc.plans import plan_to_wire
 from outrider_worker.engine import plans as worker
 from outrider_worker.planner_client.convert import plan_from_wire
 from tests.unit.planner.builders import make_hello, plans

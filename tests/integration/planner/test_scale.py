@@ -7,10 +7,22 @@ machine; here the limits only tell a planner that keeps up from one that does no
 import statistics
 
 from benchmarks.planner_scale import planner
-from benchmarks.planner_workers import run
+from benchmarks.planner_workers import Reports, numbered, run
+from outrider.planner.v1 import planner_pb2 as wire
 from tests.support.net import LOOPBACK
 
 STREAMS, PROBES = 50, 2
+
+
+def test_reports_are_numbered_without_being_encoded_again() -> None:
+    ready = Reports(0.1)
+    first, second = ready.drifting(1, 0.0), ready.drifting(1 + 8, 0.0)
+    read = [wire.PlanRequest.FromString(each).reports for each in (first, second)]
+    assert [each.sequence for each in read] == [1, 9]
+    assert len(read[0].requests) == len(read[0].target_us) > 1
+    read[1].sequence = 1
+    assert read[0] == read[1]
+    assert wire.PlanRequest.FromString(numbered(first, 7)).reports.sequence == 7
 
 
 async def test_fifty_streams_are_served_and_share_a_plan() -> None:

@@ -64,7 +64,7 @@ async def test_parameters_reach_the_worker() -> None:
                 "stop_token_ids": [9],
                 "ignore_eos": True,
                 "min_tokens": 2,
-                "speculation": {"enabled": False, "max_draft": 3},
+                "speculation": {"enabled": False, "max_draft": 3, "drafter": "suffix"},
             },
         )
         (submit,) = worker.submitted
@@ -76,12 +76,14 @@ async def test_parameters_reach_the_worker() -> None:
         assert submit.seed == 2**64 - 1
         assert submit.speculation.enabled is False
         assert submit.speculation.max_draft_tokens == 3
+        assert submit.speculation.drafter == "suffix"
         assert sampling.max_tokens == worker.context_tokens - len(submit.prompt_ids), "clamped"
         assert submit.deadline_ms > 0
         await ask(router)
         later = worker.submitted[1]
         assert not later.speculation.HasField("enabled")
         assert not later.speculation.HasField("max_draft_tokens")
+        assert not later.speculation.drafter
 
 
 async def test_prompts_are_templated_by_the_model_and_never_forged(stack: Stack) -> None:

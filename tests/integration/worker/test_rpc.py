@@ -61,7 +61,6 @@ async def test_tokens_come_back_for_every_request(worker: Worker) -> None:
         ({"prompt_ids": [5] * 600}, wire.FAILURE_CODE_TOO_LONG, "prompt_ids"),
         ({"sampling": {"min_p": 1.1}}, wire.FAILURE_CODE_INVALID, "min_p"),
         ({"logprobs": {"top_logprobs": 21}}, wire.FAILURE_CODE_INVALID, "top_logprobs"),
-        ({"prediction_ids": [5]}, wire.FAILURE_CODE_UNSUPPORTED, "prediction_ids"),
         ({"adapter": "lora"}, wire.FAILURE_CODE_UNSUPPORTED, "adapter"),
         ({"speculation": {"drafter": "eagle"}}, wire.FAILURE_CODE_INVALID, "speculation.drafter"),
     ],
@@ -128,7 +127,7 @@ async def test_describe_tells_what_it_is(worker: Worker) -> None:
     assert told.ready
     assert told.vocab_size == 259
     assert set(told.eos_token_ids) == {0, 2}
-    assert [drafter.name for drafter in told.drafters] == ["ngram"]
+    assert [drafter.name for drafter in told.drafters] == ["ngram", "predicted"]
     assert told.limits.max_context_tokens == 512
     assert told.load.kv_capacity_tokens == told.limits.kv_capacity_tokens > 0
     assert "<|im_start|>" in told.chat_template

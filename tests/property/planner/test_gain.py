@@ -61,6 +61,21 @@ def test_dense_gain_equals_its_definition(drafts: Drafts, n: int) -> None:
             assert found[d - 1, verify] == pytest.approx(drafts.gain(n, d, verify), abs=1e-9)
 
 
+@given(random_drafts(positions=4, bins=5), st.lists(st.integers(2, 90), min_size=1, max_size=3))
+def test_many_candidates_at_once_gain_what_a_few_at_a_time_do(
+    drafts: Drafts, requests: list[int]
+) -> None:
+    """A full pool's best-first curve is a line through its levels, and may be read off as one."""
+    model, n = gain_model(estimates_of(drafts), sparse=False), np.array(requests)
+    verify = np.tile(np.arange(400.0), (n.size, 1))
+    whole = model.accepted(n, model.pool(n), verify)
+    parts = [
+        model.accepted(n, model.pool(n), verify[:, first : first + 100])
+        for first in range(0, 400, 100)
+    ]
+    np.testing.assert_allclose(whole, np.concatenate(parts, axis=-1), rtol=1e-12, atol=1e-12)
+
+
 @settings(max_examples=25)
 @given(random_drafts(sparse=True), st.integers(1, 3))
 def test_sparse_gain_equals_enumeration(drafts: Drafts, n: int) -> None:

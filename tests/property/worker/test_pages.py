@@ -23,7 +23,7 @@ class PagesByHand(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(PAGE, lookahead_pools=["eagle"])
+        self.cache = PrefixCache(PAGE, lookahead_pools={"eagle": 1})
         self.account = PageAccount(POOL_PAGES + 1, PAGE, self.cache)
         self.pool = PaperPool(self.account)
         self.live: list[Request] = []

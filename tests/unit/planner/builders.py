@@ -186,6 +186,7 @@ class World:
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
         self._carried, self._phase, self._sequence = 0, 0.0, 0
+        self._plain_phase = 0.0
         self._probing = False
         self.planner.on_hello(self.hello, 1, self.now_s)
         self.plans += plans(self.planner.replan(self.now_s))
@@ -236,6 +237,10 @@ class World:
         planned = self.plan.drafters[0].draft_tokens[step]
         self._probing = False
         if planned:
+            self._plain_phase += self.plan.probe.plain_share
+            if self._plain_phase >= 1.0:
+                self._plain_phase -= 1.0
+                return 0
             return planned
         self._phase += self.plan.probe.cohort_share
         if self._phase < 1.0 or not self.plan.probe.draft_tokens:

@@ -48,3 +48,13 @@ def test_reports_are_read_by_column() -> None:
     assert report.rounds.target_us.tolist() == [5, 6]
     assert report.guard is None
     assert report.cells[0].asked_by_position.tolist() == [2]
+
+
+def test_columns_of_unequal_length_stay_apart() -> None:
+    """What they mean together is the core's to judge."""
+    message = wire.StepReports(requests=[1, 2, 3], target_rows=[7], next_draft_tokens=[4, 5])
+    rounds = reports_from_wire(message).rounds
+    assert rounds.requests.tolist() == [1, 2, 3]
+    assert rounds.target_rows.tolist() == [7]
+    assert rounds.feed_us.tolist() == []
+    assert rounds.next_draft_tokens.tolist() == [4, 5]

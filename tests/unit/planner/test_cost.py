@@ -79,8 +79,8 @@ def test_a_noisy_minute_is_forgotten_also_where_nothing_runs_any_more() -> None:
     costs = tracker()
     costs.observe(make_rounds(800, target_us=3 * target_us(6), exposed_host_us=5_000))
     noisy = costs.model()
-    for _ in range(75):
-        costs.observe(make_rounds(8, requests=2, carried=0))
+    for _ in range(700):
+        costs.observe(make_rounds(16, requests=2, carried=0))
     quiet = costs.model()
     assert noisy is not None
     assert quiet is not None

@@ -6,19 +6,22 @@ from typing import Any
 import pytest
 
 from outrider_planner.core.cells import cell
+from outrider_planner.core.events import PlannerConfig
 from outrider_planner.core.explain import Explanation, explain
-from outrider_planner.core.planner import Planner
+from outrider_planner.core.planner import Planner, scopes
 from outrider_planner.core.policies import Decision, parse
 from outrider_planner.core.settings import DeploymentSettings, SettingsError
 from outrider_planner.core.shared_costs import CostTableError
-from outrider_planner.core.types import CostTable, Objective
+from outrider_planner.core.types import ClassRule, CostTable, Objective
 from outrider_planner.core.whatif import Answer, CostRatios, Question, answer
 from tests.unit.planner.builders import World, make_hello, make_report, make_rounds, make_table
 from tests.unit.planner.joined import GOOD, joined, told
 
 
-def taught(acceptance: float = 0.8, requests: int = 2, **hello: Any) -> Planner:
-    planner = Planner(joined()[0].config)
+def taught(
+    acceptance: float = 0.8, requests: int = 2, policy: str = "two_stage", **hello: Any
+) -> Planner:
+    planner = Planner(PlannerConfig(policy=parse(policy)))
     World(planner, make_hello(**hello), acceptance, requests).run(96)
     return planner
 
@@ -63,6 +66,65 @@ def test_the_chosen_cell_is_what_the_plan_says_and_nothing_beats_it(
     assert all(
         rival.rate_tokens_per_s <= why.chosen.rate_tokens_per_s * 1.004 for rival in why.rivals
     )
+
+
+@pytest.mark.parametrize("policy", ["two_stage", "static:2", "table:1=3,6=1,8=0", "off", "dspark"])
+@pytest.mark.parametrize("requests", [1, 2, 5, 8])
+def test_the_sentence_is_about_the_n_asked_for(policy: str, requests: int) -> None:
+    planner = taught(policy=policy)
+    found = explained(planner, requests)
+    decision = planner.workers["worker-1"].decision
+    assert decision is not None
+    step = planner.basis["worker-1"].step(requests)
+    if step == planner.basis["worker-1"].step():
+        assert found.reason == decision.reason
+        return
+    length = int(decision.drafters[0].draft_tokens[step])
+    does = f"drafts {length}, verifies up to " if length else "off, "
+    assert found.reason.startswith(f"{policy}: ngram at n={found.ladder_requests}: {does}")
+    (why,) = found.drafters
+    assert why.chosen is not None
+    assert f"{why.chosen.rate_tokens_per_s:.0f} tokens/s" in found.reason
+    fixed = policy not in ("two_stage", "dspark")
+    assert found.reason.endswith(", by configuration") == fixed
+
+
+def test_a_sentence_about_another_n_keeps_what_the_plan_rests_on() -> None:
+    planner = Planner(PlannerConfig())
+    planner.on_hello(make_hello(), 1, 0.0)
+    planner.on_store_snapshot(scopes(make_hello())[0], [{"ngram|greedy|0|verified|0|0": 50}])
+    planner.replan(0.0)
+    rests = "; warm start from 50 verified drafts of this deployment"
+    assert [explained(planner, n).reason.endswith(rests) for n in (1, 8)] == [True, True]
+
+
+@pytest.mark.parametrize("policy", ["static:1", "table:1=1", "off"])
+def test_a_fixed_policy_is_why_a_better_rival_was_not_taken(policy: str) -> None:
+    (why,) = explained(taught(policy=policy), 1).drafters
+    assert why.chosen is not None
+    best = why.rivals[0]
+    gain_ratio = best.rate_tokens_per_s / why.chosen.rate_tokens_per_s - 1.0
+    assert gain_ratio > 0.05
+    assert why.note == (
+        f"fixed by the policy {policy}; two_stage's forecast: drafting {best.draft_tokens} "
+        f"is predicted to give {gain_ratio:.2%} more"
+    )
+
+
+def test_a_fixed_policy_that_is_right_is_still_why_and_so_is_one_that_should_not_draft() -> None:
+    (right,) = explained(taught(acceptance=0.95, policy="static:4"), 1).drafters
+    forecast = "fixed by the policy static:4; two_stage's forecast: "
+    assert right.note == f"{forecast}no other length is predicted to give more"
+    (wrong,) = explained(taught(acceptance=0.02, policy="static:4"), 8).drafters
+    assert wrong.note.startswith(f"{forecast}not drafting is predicted to give ")
+
+
+def test_a_cap_is_why_a_better_rival_was_not_taken() -> None:
+    planner = taught()
+    planner.on_settings("demo", DeploymentSettings(max_draft_tokens=1), 50.0)
+    planner.replan(50.0)
+    (why,) = explained(planner, 1).drafters
+    assert why.note.endswith("more, which the settings' max_draft_tokens of 1 forbids")
 
 
 def test_the_parts_of_a_cell_add_up() -> None:
@@ -127,6 +189,21 @@ def test_what_if_drafts_never_hold_or_always_do() -> None:
     assert first is not None
     assert first.accepted_tokens == pytest.approx(first.verify_tokens)
     assert first.draft_tokens == 4
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_if_acceptance_keeps_the_shorter_pool_of_a_capped_class(sparse: bool) -> None:
+    planner = taught(sparse=sparse)
+    free = asked(planner, Question(policy="static:4", acceptance={"ngram": (1.0,)})).cells[1]
+    rule = ClassRule("greedy", max_draft_tokens=1)
+    planner.on_settings("demo", DeploymentSettings(class_rules=(rule,)), 50.0)
+    planner.replan(50.0)
+    capped = asked(planner, Question(policy="static:4", acceptance={"ngram": (1.0,)})).cells[1]
+    assert free is not None
+    assert capped is not None
+    least = 0.9 if sparse else 0.9999  # of a sparse drafter's requests some have no draft
+    assert least * 2 * 4 <= free.accepted_tokens <= 2 * 4 + 1e-6
+    assert least * 2 * 1 <= capped.accepted_tokens <= 2 * 1 + 1e-6, "one draft per request"
 
 
 def test_what_if_costs_were_others() -> None:

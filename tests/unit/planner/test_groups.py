@@ -226,9 +226,11 @@ def test_plain_rounds_are_asked_of_those_that_had_none() -> None:
 def test_those_that_are_planned_together_wait_together() -> None:
     fleet = Fleet()
     fleet.second(30)
-    fleet.planner.planned("w0", fleet.now_s, 0.01)
-    waits = {worker.next_plan_s for worker in fleet.planner.workers.values()}
-    assert waits == {fleet.now_s + 0.01 / CONFIG.planning_share}
+    for took_s, wait_s in ((0.02, 0.02 / CONFIG.planning_share), (0.0, CONFIG.shared_pause_s)):
+        fleet.second(30)
+        fleet.planner.planned("w0", fleet.now_s, took_s)
+        waits = {worker.next_plan_s for worker in fleet.planner.workers.values()}
+        assert waits == {fleet.now_s + wait_s}
 
 
 def test_a_policy_that_reads_single_rounds_is_not_shared() -> None:
@@ -270,3 +272,54 @@ def sums_of(planner: Planner) -> int:
     """Verified drafts at the first position that a flush would bring to the store."""
     scopes = flushed(planner)
     return sum(f.get("ngram|greedy|0|verified|0|0", 0) for s, f in scopes.items() if s[0] == "d")
+
+
+def test_whoever_reports_first_is_not_another_for_that() -> None:
+    """What nobody else has seen yet is no difference."""
+    fleet = Fleet()
+    fleet.second(30, names=NAMES[:1])
+    fleet.second(30, names=NAMES[:2])
+    assert fleet.shared() == set(NAMES)
+
+
+@pytest.mark.parametrize("in_full_per_s", [1.0, 2.0, 8.0])
+def test_a_fleet_whose_acceptance_drifts_stays_together(
+    monkeypatch: pytest.MonkeyPatch, in_full_per_s: float
+) -> None:
+    """However rarely a member counts in full: compared is what all saw over the same time."""
+    monkeypatch.setattr(groups, "FULL_REPORTS_PER_S", in_full_per_s)
+    fleet = Fleet()
+    for second in range(40):
+        fleet.second(30 - abs(second % 40 - 20))
+        assert fleet.shared() == set(NAMES)
+
+
+def test_nobody_is_held_against_what_was_known_a_while_ago() -> None:
+    """After a pause all see something else, and the first of them is not set apart for it."""
+    fleet = Fleet()
+    for _ in range(6):
+        fleet.second(30)
+    fleet.now_s += 60.0
+    for _ in range(3):
+        fleet.second(4)
+        assert fleet.shared() == set(NAMES)
+
+
+def test_reports_that_come_meanwhile_count_for_one_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "FULL_REPORTS_PER_S", 1e6)
+    policy = Counting()
+    fleet = Fleet(replace(CONFIG, policy=policy))
+    fleet.second(30)
+    before = policy.asked
+    fleet.planner.planned("w0", fleet.now_s, 0.001)
+    for sequence in range(10, 40):
+        now_s = fleet.now_s + sequence / 1000.0
+        for stream, name in enumerate(NAMES):
+            report = make_report(sequence, make_rounds(1), make_cell((8,), (8,), (8,)))
+            fleet.planner.on_reports(name, stream, report, now_s)
+        fleet.planner.replan(now_s)
+    assert policy.asked == before
+    fleet.planner.replan(fleet.now_s + CONFIG.shared_pause_s)
+    assert policy.asked == before + 1

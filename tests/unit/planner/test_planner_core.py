@@ -245,12 +245,26 @@ def test_a_new_worker_starts_from_the_store() -> None:
 def test_another_drafter_does_not_inherit() -> None:
     """Z03: same deployment, same store, another drafter: cold start values."""
     mtp = make_hello(incarnation="worker-2", drafter="mtp")
-    assert scopes(mtp) != scopes(HELLO)
-    planner, cold = joined(hello=replace(mtp, worker_incarnation="worker-1"))
-    hopeless = {f"ngram|greedy|0|{kind}|0|0": 10_000 for kind in ("drafted", "verified")}
-    planner.on_store_snapshot(scopes(mtp)[0], [hopeless])
-    assert plans(planner.replan(0.1)) == []
-    assert max(cold.drafters[0].draft_tokens) > 0
+    assert not set(scopes(mtp)) & set(scopes(HELLO))
+    _, cold = joined(hello=replace(mtp, worker_incarnation="worker-1"))
+    planner = Planner(PlannerConfig())
+    planner.on_hello(HELLO, 1, 0.0)
+    planner.on_hello(mtp, 2, 0.0)
+    # Even of its own name, what lies in another drafter's scopes says nothing of it.
+    hopeless = {
+        f"{drafter}|greedy|0|{kind}|0|0": 10_000
+        for drafter in ("ngram", "mtp")
+        for kind in ("drafted", "verified")
+    }
+    for scope in scopes(HELLO):
+        planner.on_store_snapshot(scope, [hopeless])
+    planner.replan(0.0)
+    inherited, own = (planner.workers[name].plan for name in ("worker-1", "worker-2"))
+    assert inherited is not None
+    assert own is not None
+    assert inherited.drafters[0].draft_tokens == (0,) * 6
+    assert own.drafters == cold.drafters
+    assert "warm start" not in own.reason
 
 
 def test_guard_trips_clamps_and_drops_are_counted_once() -> None:

@@ -79,6 +79,26 @@ def test_passes_are_priced_right_whether_rows_share_their_context_or_not(sharing
     assert drafted == pytest.approx(true_s(4, sharing), rel=0.03)
 
 
+def test_slopes_are_those_of_a_ridge_regression() -> None:
+    """Around the means, in units of them, with one ridge for both (Hoerl and Kennard 1970)."""
+    rounds = played(np.random.default_rng(5), 96, 0.7, noise=0.02)
+    table_s = np.array([table_us(int(row)) for row in rounds.bucket_rows]) * 1e-6
+    slopes = ContextSlopes(most_s=1.0)
+    slopes.observe(rounds, table_s)
+    tokens = rounds.request_context_tokens
+    parts = np.stack([tokens, tokens * rounds.target_rows / rounds.requests], axis=1)
+    parts = parts / table_s[:, None]
+    error = rounds.target_us * 1e-6 / table_s - 1.0
+    weights = 2.0 ** (-np.arange(95, -1, -1.0) / 256.0)
+    scale = np.average(parts, axis=0, weights=weights)
+    x = parts / scale - 1.0
+    y = error - np.average(error, weights=weights)
+    ridge = 0.03**2 * (1.0 + 64.0 / weights.sum()) * np.eye(2)
+    covariance, moment = (x.T * weights) @ x, (x.T * weights) @ y
+    expected = np.linalg.solve(covariance / weights.sum() + ridge, moment / weights.sum()) / scale
+    assert (slopes.request_s, slopes.row_s) == pytest.approx(tuple(expected), rel=1e-9)
+
+
 def test_slopes_differ_in_sign_where_rows_share_a_reading() -> None:
     found, rng = tracker(), np.random.default_rng(1)
     for _ in range(40):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from outrider_planner.store.base import Batch, Value
+from outrider_planner.store.base import Batch, LogLimits, Value
 from outrider_planner.store.link import RETRY_S, Buckets, Outcome, StoreLink
 from outrider_planner.store.outbox import MOST_LOG_ENTRIES, LogBox, Outbox
 from outrider_runtime.clock import VirtualClock
@@ -163,7 +163,7 @@ async def test_values_and_entries_wait_for_a_store_that_is_away(linked: Linked) 
     await linked.turn()
     linked.link.keep("k", Value(1, "one"), None)
     for number in range(3):
-        linked.link.log("decisions", f"entry {number}")
+        linked.link.log("decisions", f"entry {number}", LogLimits())
     await linked.turn(RETRY_S)
     assert linked.values == {}
     linked.store.away = False

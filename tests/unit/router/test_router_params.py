@@ -42,7 +42,6 @@ ASKING: dict[str, Any] = {
     "add_generation_prompt": False,
     "continue_final_message": True,
     "add_special_tokens": False,
-    "prediction": {"type": "content"},
     "logprobs": True,
     "top_logprobs": 3,
     "prompt_logprobs": 0,
@@ -167,6 +166,26 @@ def test_logit_bias_needs_support_and_known_tokens() -> None:
 def test_wishes(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     result = wishes(**fields)
     assert {name: getattr(result, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("stop", list("abcde"), "stop: at most 4 stop strings"),
+        ("stop", [""], "stop: a stop string must have 1 to 1024 characters"),
+        ("stop", "", "stop: a stop string must have 1 to 1024 characters"),
+        ("stop", ["x" * 1025], "stop: a stop string must have 1 to 1024 characters"),
+        ("stop", ["a", 1], "stop: must be a string or a list of strings"),
+        ("stop", {"a": 1}, "stop: must be a string or a list of strings"),
+        ("speculation", True, "speculation: must be an object"),
+        ("stream_options", "usage", "stream_options: must be an object"),
+    ],
+)
+def test_faults_are_told_in_words_of_the_api(field: str, value: Any, message: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat(**{field: value})
+    assert (caught.value.status, caught.value.param) == (400, field)
+    assert caught.value.message == message
 
 
 def test_top_p_zero_keeps_the_most_likely_token_only() -> None:

@@ -137,11 +137,22 @@ async def test_a_resumed_text_goes_on_where_it_was_and_equal_grammars_compile_on
     grammars.close()
 
 
+async def test_a_grammar_has_one_limit_in_bytes() -> None:
+    grammars = GrammarCompiler(tiny())
+    with pytest.raises(GrammarRefused, match="longer than 65536 bytes") as refused:
+        await grammars.compile(regex("é" * 32_769))
+    assert (refused.value.failure.code, refused.value.failure.param) == (
+        FailureCode.INVALID,
+        "grammar",
+    )
+    grammars.close()
+
+
 async def test_too_long_too_slow_and_too_many_are_refused_in_time() -> None:
-    tight = CompileLimits(text_chars=300_000, wait_s=0.05, waiting=3, threads=1)
+    tight = CompileLimits(text_bytes=300_000, wait_s=0.05, waiting=3, threads=1)
     grammars = GrammarCompiler(tiny(), tight)
-    with pytest.raises(GrammarRefused, match="longer than 300000 characters"):
-        await grammars.compile(regex("a" * 300_001))
+    with pytest.raises(GrammarRefused, match="longer than 300000 bytes"):
+        await grammars.compile(regex("ü" * 150_001))
     slow = schema({"properties": {f"p{number}": {} for number in range(2_500)}})
     outcomes = await asyncio.wait_for(
         asyncio.gather(

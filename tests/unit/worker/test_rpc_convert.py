@@ -16,6 +16,8 @@ from outrider_worker.engine.types import (
     RequestRefused,
     RequestSpec,
     SamplingParams,
+    SpeculationLimits,
+    SpeculationTotals,
     TokenLogprobs,
     TokenNews,
 )
@@ -65,9 +67,12 @@ def test_every_option_arrives() -> None:
             seed=(1 << 64) - 1,
             resumed_ids=[4],
             tenant_salt=b"s" * 64,
+            class_label="ü" * 64,
             grammar={"kind": wire.GRAMMAR_KIND_REGEX, "text": "a+"},
             logprobs={"top_logprobs": 20},
             deadline_ms=500,
+            prediction_ids=[9, 8],
+            speculation={"max_draft_tokens": 0, "drafter": "ngram"},
         )
     )
     assert spec.sampling == SamplingParams(
@@ -89,8 +94,11 @@ def test_every_option_arrives() -> None:
     )
     assert spec.resumed_ids == (4,)
     assert spec.tenant_salt == b"s" * 64
+    assert spec.class_label == "ü" * 64
     assert spec.grammar == Grammar(GrammarKind.REGEX, "a+")
     assert spec.deadline_s == 10.5
+    assert spec.prediction_ids == (9, 8)
+    assert spec.speculation == SpeculationLimits(None, 0, "ngram")
 
 
 def test_what_is_not_set_is_off() -> None:
@@ -98,6 +106,7 @@ def test_what_is_not_set_is_off() -> None:
     assert spec.sampling == SamplingParams(max_tokens=8)
     assert spec.grammar is None
     assert spec.tenant_salt == b""
+    assert spec.prediction_ids == ()
 
 
 def test_logprobs_of_the_token_alone_are_not_the_same_as_none() -> None:
@@ -142,6 +151,8 @@ def test_values_at_their_bounds_are_taken(sampling: Mapping[str, Any]) -> None:
 
 FIELDS: list[tuple[Mapping[str, Any], FailureCode, str]] = [
     ({"request_id": ""}, FailureCode.INVALID, "request_id"),
+    ({"request_id": "r" * 257}, FailureCode.INVALID, "request_id"),
+    ({"class_label": "ü" * 65}, FailureCode.INVALID, "class_label"),
     ({"prompt_ids": []}, FailureCode.INVALID, "prompt_ids"),
     ({"prompt_ids": [V]}, FailureCode.INVALID, "prompt_ids"),
     ({"resumed_ids": [V]}, FailureCode.INVALID, "resumed_ids"),
@@ -150,14 +161,10 @@ FIELDS: list[tuple[Mapping[str, Any], FailureCode, str]] = [
     ({"logprobs": {"top_logprobs": 21}}, FailureCode.INVALID, "top_logprobs"),
     ({"grammar": {"text": "a"}}, FailureCode.INVALID, "grammar"),
     ({"grammar": {"kind": wire.GRAMMAR_KIND_LARK}}, FailureCode.INVALID, "grammar"),
-    (
-        {"grammar": {"kind": wire.GRAMMAR_KIND_REGEX, "text": "é" * 32769}},
-        FailureCode.INVALID,
-        "grammar",
-    ),
     ({"speculation": {"drafter": "eagle"}}, FailureCode.INVALID, "speculation.drafter"),
     ({"adapter": "lora"}, FailureCode.UNSUPPORTED, "adapter"),
-    ({"prediction_ids": [1]}, FailureCode.UNSUPPORTED, "prediction_ids"),
+    ({"prediction_ids": [V]}, FailureCode.INVALID, "prediction_ids"),
+    ({"prediction_ids": [1] * (2**17 + 1)}, FailureCode.INVALID, "prediction_ids"),
 ]
 
 
@@ -189,3 +196,15 @@ def test_news_carry_logprobs_and_cached_tokens() -> None:
     assert message.finish.reason == wire.FINISH_REASON_LENGTH
     plain = news_to_wire(TokenNews(news.key, (7,)), drafter_index=0)
     assert (len(plain.logprobs), plain.cached_prompt_tokens) == (0, 0)
+
+
+def test_totals_tell_prediction_tokens_apart() -> None:
+    totals = SpeculationTotals()
+    totals.add(drafted=6, verified=5, accepted=3, predicted=True)
+    totals.add(drafted=4, verified=4, accepted=1)
+    news = TokenNews(RequestKey("router", "r"), (7,), totals=totals)
+    sent = news_to_wire(news, drafter_index=0).totals
+    assert (sent.drafted_tokens, sent.verified_tokens, sent.accepted_tokens) == (10, 9, 4)
+    assert (sent.accepted_prediction_tokens, sent.rejected_prediction_tokens) == (3, 2)
+    assert totals.copy() == totals
+    assert totals.copy().acceptance_histogram is not totals.acceptance_histogram

@@ -7,11 +7,11 @@ another for chance. Does not know who is compared, nor what follows from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from outrider_planner.core.evidence import ClassKey, Evidence
+from outrider_planner.core.evidence import ClassKey
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.types import FloatArray
 from outrider_planner.core.worker_state import WorkerState
@@ -29,34 +29,16 @@ _MOST_MEDIANS = 4.0
 
 def are_alike(worker: WorkerState, others: WorkerState) -> bool:
     """Whether one plan can serve both; too little evidence is no difference."""
-    known = others.evidence.fast
-    accepted = all(_accepts_alike(c, known.get(key)) for key, c in worker.evidence.fast.items())
-    return accepted and _costs_alike(worker, others)
+    return _costs_alike(worker, others) and _all_accept_alike(worker.lately, others.lately)
 
 
-def pooled(lead: Evidence, members: Sequence[Evidence]) -> Evidence:
-    """The fast sums of many, judged as ``lead`` judges; nothing of it is stored or counted.
+def middle(members: Sequence[WorkerState]) -> list[WorkerState]:
+    """Those whose share of accepted drafts is near the median; with too little evidence, too.
 
-    Members far from the one in the middle are left out, and none weighs more than a few of the
-    others: one that lies, or whose traffic is another, decides nothing for the rest.
+    One that lies, or whose traffic is another, decides nothing for the rest.
     """
-    brought: dict[ClassKey, list[Counts]] = {}
-    for evidence in _middle(members):
-        for key, counts in evidence.fast.items():
-            brought.setdefault(key, []).append(counts)
-    fast = {key: _capped_sum(each) for key, each in brought.items()}
-    return Evidence(fast=fast, drifts=lead.drifts, calibrations=lead.calibrations)
-
-
-def present_target_s(worker: WorkerState) -> float:
-    """Seconds of a pass over as many rows as requests fit, as lately; 0 without a table."""
-    return float(_target_s(worker)[0]) if worker.costs.has_table else 0.0
-
-
-def _middle(members: Sequence[Evidence]) -> list[Evidence]:
-    """Those whose share of accepted drafts is near the median; with too little evidence, too."""
     totals = np.array(
-        [[sum(c.grid[k].sum() for c in m.fast.values()) for k in (1, 2)] for m in members]
+        [[sum(c.grid[k].sum() for c in m.evidence.fast.values()) for k in (1, 2)] for m in members]
     )
     known = totals[:, 0] >= _LEAST_EVIDENCE_TOKENS
     if not known.any():
@@ -67,6 +49,20 @@ def _middle(members: Sequence[Evidence]) -> list[Evidence]:
     return [member for member, kept in zip(members, near | ~known, strict=True) if kept]
 
 
+def pooled(members: Iterable[Mapping[ClassKey, Counts]]) -> dict[ClassKey, Counts]:
+    """The sums of many; none weighs more than a few of the others."""
+    brought: dict[ClassKey, list[Counts]] = {}
+    for sums in members:
+        for key, counts in sums.items():
+            brought.setdefault(key, []).append(counts)
+    return {key: _capped_sum(each) for key, each in brought.items()}
+
+
+def present_target_s(worker: WorkerState) -> float:
+    """Seconds of a pass over as many rows as requests fit, as lately; 0 without a table."""
+    return float(_target_s(worker)[0]) if worker.costs.has_table else 0.0
+
+
 def _capped_sum(each: Sequence[Counts]) -> Counts:
     weights = np.array([counts.asked.max(initial=0.0) for counts in each])
     most = _MOST_MEDIANS * float(np.median(weights))
@@ -74,6 +70,12 @@ def _capped_sum(each: Sequence[Counts]) -> Counts:
     for counts, weight in zip(each, weights, strict=True):
         whole.add(counts, min(1.0, most / weight) if weight > 0 else 1.0)
     return whole
+
+
+def _all_accept_alike(own: Mapping[ClassKey, Counts], others: Mapping[ClassKey, Counts]) -> bool:
+    if sum(float(counts.verified.sum()) for counts in others.values()) < _LEAST_EVIDENCE_TOKENS:
+        return True
+    return all(_accepts_alike(counts, others.get(key)) for key, counts in own.items())
 
 
 def _accepts_alike(own: Counts, others: Counts | None) -> bool:

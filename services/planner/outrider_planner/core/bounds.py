@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 
+from outrider_planner.core.cell_bounds import bound_cells
 from outrider_planner.core.sums import CellKey, Counts
 from outrider_planner.core.types import (
-    MAX_BINS,
-    AcceptanceCell,
     BoolArray,
-    DrafterTraits,
+    FloatArray,
     Hello,
     IntArray,
     RoundColumns,
@@ -44,6 +44,9 @@ BESIDE_BOUND_S = 0.05
 # Rounds may have waited in the worker's ring, so time that went by unreported is credited.
 MOST_CREDIT_S = 60.0
 _MOST_CONTEXT_TOKENS = 1 << 24
+_COLUMNS = tuple(item.name for item in fields(RoundColumns))
+# The smallest value of every column: a round has a request, and nothing is negative.
+_LEAST = np.array([[int(name == "requests")] for name in _COLUMNS])
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,63}")
 _OTHER = "other"
 
@@ -74,7 +77,7 @@ class ReportContext:
     hello: Hello
     credit_s: float
     least_round_s: float
-    table_target_s: Callable[[IntArray], np.ndarray[tuple[int, ...], np.dtype[np.float64]]] | None
+    table_target_s: Callable[[IntArray], FloatArray] | None
     dropped_rounds: int = 0
 
 
@@ -98,29 +101,36 @@ def bound_report(report: StepReports, context: ReportContext) -> BoundedReport:
         ReportRejectedError: columns of unequal length, or more rounds than time allows.
     """
     rounds, limits = report.rounds, context.hello.limits
-    sizes = {getattr(rounds, column.name).size for column in fields(rounds)}
-    if len(sizes) != 1 or max(sizes) > MAX_ROUNDS_PER_REPORT:
+    columns = [getattr(rounds, name) for name in _COLUMNS]
+    unequal = any(column.size != len(rounds) for column in columns)
+    if unequal or len(rounds) > MAX_ROUNDS_PER_REPORT:
         raise ReportRejectedError("malformed")
     if len(rounds) * context.least_round_s > context.credit_s:
         raise ReportRejectedError("too_many_rounds")
     rejected: Counter[str] = Counter()
-    possible = _possible(rounds, context.hello)
-    rejected["impossible_round"] += int((~possible).sum())
+    possible = _possible(rounds, np.concatenate(columns), context.hello)
+    _count(rejected, "impossible_round", possible)
     kept = take(rounds, possible)
     timed = _believable_times(kept, context)
-    rejected["time_out_of_range"] += int((~timed).sum()) if context.table_target_s else 0
+    if context.table_target_s is not None:
+        _count(rejected, "time_out_of_range", timed)
     unseen = 1 + _possible_drops(len(rounds), context)
     most_asked = int(kept.requests.sum()) + unseen * limits.max_running_requests
-    cells = _bound_cells(report.cells, context.hello, most_asked, rejected)
-    return BoundedReport(kept, timed, cells, +rejected)
+    cells = bound_cells(report.cells, context.hello, most_asked, rejected)
+    return BoundedReport(kept, timed, cells, rejected)
+
+
+def _count(rejected: Counter[str], reason: str, believed: BoolArray) -> None:
+    refused = believed.size - int(np.count_nonzero(believed))
+    if refused:
+        rejected[reason] += refused
 
 
 def take(rounds: RoundColumns, mask: BoolArray) -> RoundColumns:
     """The rounds that a mask selects."""
     if mask.all():
         return rounds
-    changes = {column.name: getattr(rounds, column.name)[mask] for column in fields(rounds)}
-    return replace(rounds, **changes)
+    return RoundColumns(*(getattr(rounds, name)[mask] for name in _COLUMNS))
 
 
 def _possible_drops(reported: int, context: ReportContext) -> int:
@@ -129,34 +139,38 @@ def _possible_drops(reported: int, context: ReportContext) -> int:
     return max(min(context.dropped_rounds, left), 0)
 
 
-def _possible(rounds: RoundColumns, hello: Hello) -> BoolArray:
-    limits = hello.limits
+def _possible(rounds: RoundColumns, values: IntArray, hello: Hello) -> BoolArray:
+    """``values``: all columns, one behind the other. Each number is bounded by itself first: then
+    none of the sums and products that bound the others can overflow."""
+    table = values.reshape(len(_COLUMNS), len(rounds))
+    most = _most(hello.limits, hello.most_bucket_rows)
+    result: BoolArray = np.logical_and.reduce((table >= _LEAST) & (table <= most), axis=0)
     n, verified = rounds.requests, rounds.target_rows - rounds.requests
-    most = limits.max_draft_tokens
-    result: BoolArray = (
-        (n >= 1)
-        & (n <= limits.max_running_requests)
-        & (rounds.carried_draft_tokens >= 0)
-        & (rounds.carried_draft_tokens <= most)
-        & (rounds.next_draft_tokens >= 0)
-        & (rounds.next_draft_tokens <= most)
-        & (rounds.pool_tokens >= 0)
-        & (rounds.pool_tokens <= n * rounds.carried_draft_tokens)
-        & (verified >= 0)
-        & (verified <= rounds.pool_tokens)
-        & (rounds.target_rows <= limits.max_rows_per_forward)
-        & (rounds.bucket_rows >= rounds.target_rows)
-        & (rounds.bucket_rows <= hello.most_bucket_rows)
-        & (rounds.accepted_tokens >= 0)
-        & (rounds.accepted_tokens <= verified)
-        & (rounds.emitted_tokens >= 0)
-        & (rounds.emitted_tokens <= n + rounds.accepted_tokens)
-        & (rounds.request_context_tokens >= 0)
-        & (rounds.request_context_tokens <= n * _MOST_CONTEXT_TOKENS)
-    )
-    for times in (rounds.target_us, rounds.feed_us, rounds.draft_us, rounds.exposed_host_us):
-        result &= times >= 0
+    for part, whole in (
+        (rounds.pool_tokens, n * rounds.carried_draft_tokens),
+        (n, rounds.target_rows),
+        (verified, rounds.pool_tokens),
+        (rounds.target_rows, rounds.bucket_rows),
+        (rounds.accepted_tokens, verified),
+        (rounds.emitted_tokens, n + rounds.accepted_tokens),
+        (rounds.request_context_tokens, n * _MOST_CONTEXT_TOKENS),
+    ):
+        result &= part <= whole
     return result
+
+
+@lru_cache(maxsize=1024)
+def _most(limits: WorkerLimits, most_bucket_rows: int) -> IntArray:
+    """The largest value of every column, whatever the others hold, (13, 1)."""
+    bounds = {
+        "requests": limits.max_running_requests,
+        "carried_draft_tokens": limits.max_draft_tokens,
+        "next_draft_tokens": limits.max_draft_tokens,
+        "target_rows": limits.max_rows_per_forward,
+        "bucket_rows": most_bucket_rows,
+    }
+    anything = np.iinfo(np.int64).max
+    return np.array([[bounds.get(name, anything)] for name in _COLUMNS])
 
 
 def _believable_times(rounds: RoundColumns, context: ReportContext) -> BoolArray:
@@ -166,81 +180,6 @@ def _believable_times(rounds: RoundColumns, context: ReportContext) -> BoolArray
     low, high = TIME_RATIO_BOUNDS
     most_us = high * expected_us
     result: BoolArray = (rounds.target_us >= low * expected_us) & (rounds.target_us <= most_us)
-    for beside in (rounds.feed_us, rounds.draft_us, rounds.exposed_host_us):
-        result &= beside <= np.maximum(most_us, BESIDE_BOUND_S * 1e6)
+    longest = np.maximum(np.maximum(rounds.feed_us, rounds.draft_us), rounds.exposed_host_us)
+    result &= longest <= np.maximum(most_us, BESIDE_BOUND_S * 1e6)
     return result
-
-
-def _bound_cells(
-    cells: tuple[AcceptanceCell, ...],
-    hello: Hello,
-    most_asked: int,
-    rejected: Counter[str],
-) -> tuple[tuple[CellKey, Counts], ...]:
-    traits = {item.name: item for item in hello.drafters}
-    asked: Counter[str] = Counter()
-    kept = []
-    for cell in cells:
-        if cell.drafter not in traits:
-            rejected["unknown_drafter"] += 1
-            continue
-        possible = asked[cell.drafter] + cell.asked <= most_asked
-        counts = _counts(cell, traits[cell.drafter], hello.limits) if possible else None
-        if counts is None:
-            rejected["impossible_cell"] += 1
-            continue
-        asked[cell.drafter] += cell.asked
-        kept.append((CellKey(cell.drafter, cell.request_class, cell.context_band), counts))
-    return tuple(kept)
-
-
-def _counts(cell: AcceptanceCell, traits: DrafterTraits, limits: WorkerLimits) -> Counts | None:
-    """A cell as counts, or None where it claims the impossible."""
-    positions = min(traits.max_draft_tokens, limits.max_draft_tokens)
-    columns = (cell.asked_by_position, cell.drafted, cell.verified, cell.accepted)
-    longest = max(column.size for column in columns)
-    if longest > positions or not _within(cell, columns):
-        return None
-    by_position = np.zeros((4, positions), dtype=np.int64)
-    for row, column in zip(by_position, columns, strict=True):
-        row[: column.size] = column
-    grid = _grid(cell, by_position[1:], positions, traits.score_bins)
-    if grid is None or cell.asked < int(by_position[0].max(initial=0)):
-        return None
-    chains_fall = bool((np.diff(by_position, axis=1) <= 0).all())
-    ordered = _falls(grid) and _falls(by_position)
-    if not (chains_fall and ordered and (by_position >= 0).all() and (grid >= 0).all()):
-        return None
-    return Counts(by_position[0].astype(np.float64), grid.astype(np.float64))
-
-
-def _within(cell: AcceptanceCell, columns: tuple[IntArray, ...]) -> bool:
-    """Whether every count is possible by itself; then their sums cannot overflow."""
-    by_bin = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
-    counts = np.concatenate((*columns, *by_bin))
-    return bool(counts.min(initial=0) >= 0 and counts.max(initial=0) <= cell.asked)
-
-
-def _falls(stages: IntArray) -> bool:
-    """Whether asked ≥ drafted ≥ verified ≥ accepted everywhere, along the first axis."""
-    return bool((np.diff(stages, axis=0) <= 0).all())
-
-
-def _grid(
-    cell: AcceptanceCell, by_position: IntArray, positions: int, bins: int
-) -> IntArray | None:
-    """(3, K, MAX_BINS) from the bin columns; everything in bin 0 for a drafter without scores."""
-    grid = np.zeros((3, positions, MAX_BINS), dtype=np.int64)
-    columns = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
-    sizes = {column.size for column in (cell.bin_position, cell.bin, *columns)}
-    if len(sizes) != 1:
-        return None
-    if cell.bin.size == 0:
-        grid[:, :, 0] = by_position
-        return grid
-    inside = (cell.bin_position >= 0) & (cell.bin_position < positions) & (cell.bin >= 0)
-    if not (inside & (cell.bin < bins)).all():
-        return None
-    for kind, column in enumerate(columns):
-        np.add.at(grid[kind], (cell.bin_position, cell.bin), column)
-    return grid if bool((grid.sum(axis=2) <= by_position).all()) else None

@@ -6,8 +6,9 @@ or plans. Seconds throughout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from outrider_planner.core.slopes import ContextSlopes
 from outrider_planner.core.types import FloatArray, Hello, IntArray, RoundColumns
 
 RESIDUAL_CLIP = 1.0
-_SHRINK_WEIGHT, _HOST_SHRINK_WEIGHT = 8.0, 1.0
+_SHRINK_WEIGHT, _HOST_SHRINK_WEIGHT = 4.0, 1.0
+# Rounds that differ from their table by more than this say little of those that were not measured,
+# until they weigh so much.
+_DOUBTFUL_LOG, _KNOWN_WEIGHT = 0.1, 16.0
 _LEAST_ROUND_S = 1e-5
 _US = 1e-6
 
@@ -101,6 +105,16 @@ class CostTracker:
         """The same as all rounds lately measured it, whatever their bucket."""
         return self.table_target_s(rows) * float(np.exp(self._by_bucket.common(_SHRINK_WEIGHT)))
 
+    def doubts_off(self, requests: int) -> bool:
+        """Whether what a plain round of n requests costs is a guess: rounds do not cost what their
+        table says, and hardly any was plain."""
+        if not self.has_table or requests == 0:
+            return False
+        buckets = self.hello.row_buckets if self.hello.pads_rows else ()
+        bucket = next((rows for rows in buckets if rows >= requests), requests)
+        differs = abs(self._by_bucket.common(_SHRINK_WEIGHT)) > _DOUBTFUL_LOG
+        return differs and float(self._by_bucket.weight[bucket]) < _KNOWN_WEIGHT
+
     def observe(self, rounds: RoundColumns) -> None:
         """Learns from rounds whose times are believed."""
         if len(rounds) == 0:
@@ -134,9 +148,12 @@ class CostTracker:
     ) -> None:
         """Takes in the log ratios of the rounds where both times are positive."""
         both = (measured_us > 0) & (expected_s > 0)
-        logs = np.log(measured_us[both] * _US / expected_s[both])
-        self.clips += int((np.abs(logs) > RESIDUAL_CLIP).sum())
-        means.observe(index[both], np.clip(logs, -RESIDUAL_CLIP, RESIDUAL_CLIP))
+        if not both.all():
+            index, measured_us, expected_s = index[both], measured_us[both], expected_s[both]
+        logs = np.log(measured_us * _US / expected_s)
+        clipped = np.minimum(np.maximum(logs, -RESIDUAL_CLIP), RESIDUAL_CLIP)
+        self.clips += int(np.count_nonzero(clipped != logs))
+        means.observe(index, clipped)
 
     def model(self) -> CostModel | None:
         """Costs for the search, or None without a table."""
@@ -205,9 +222,14 @@ class CostTracker:
         return np.interp(n, n[seen], means[seen])
 
 
-def step_of(ladder: Sequence[int], requests: IntArray) -> IntArray:
+def step_of(ladder: tuple[int, ...], requests: IntArray) -> IntArray:
     """Index of the ladder step that serves n: the next larger one, or the last."""
-    return np.minimum(np.searchsorted(np.array(ladder), requests), len(ladder) - 1)
+    return np.minimum(_as_array(ladder).searchsorted(requests), len(ladder) - 1)
+
+
+@lru_cache(maxsize=1024)
+def _as_array(ladder: tuple[int, ...]) -> IntArray:
+    return np.array(ladder)
 
 
 def request_ladder(max_running_requests: int) -> tuple[int, ...]:

@@ -61,10 +61,11 @@ class CurveSet:
 
     def each(self, contexts: FloatArray, rows: IntArray) -> FloatArray:
         """Seconds for pairs (context, row count) of equal shape (P,)."""
-        at_rows = np.stack([between(self.rows, curve, rows) for curve in self.seconds])
-        pair = np.arange(rows.size)
+        at_rows = np.array([between(self.rows, curve, rows) for curve in self.seconds])
         low, high, part = _place(self.contexts, contexts)
-        result: FloatArray = at_rows[low, pair] + part * (at_rows[high, pair] - at_rows[low, pair])
+        pair = np.arange(rows.size)
+        at_low = at_rows.take(low * rows.size + pair)
+        result: FloatArray = at_low + part * (at_rows.take(high * rows.size + pair) - at_low)
         return result
 
 
@@ -99,16 +100,19 @@ class GridSet:
         table = _blend(self.contexts, self.seconds, context_tokens)
         n_low, n_high, n_part = _place(self.requests, requests)
         d_low, d_high, d_part = _place(self.lengths, lengths)
-        low = table[n_low, d_low] + d_part * (table[n_low, d_high] - table[n_low, d_low])
-        high = table[n_high, d_low] + d_part * (table[n_high, d_high] - table[n_high, d_low])
-        result: FloatArray = low + n_part * (high - low)
+        # Flat positions: one take is several times faster than indexing by two arrays.
+        low, high = n_low * self.lengths.size, n_high * self.lengths.size
+        at_low, at_high = table.take(low + d_low), table.take(high + d_low)
+        at_low = at_low + d_part * (table.take(low + d_high) - at_low)
+        at_high = at_high + d_part * (table.take(high + d_high) - at_high)
+        result: FloatArray = at_low + n_part * (at_high - at_low)
         return result
 
 
 def between(known: IntArray, seconds: FloatArray, rows: IntArray) -> FloatArray:
     """Linear between measured row counts, flat below the first, the last slope beyond the last."""
     result: FloatArray = np.interp(rows, known, seconds)
-    if known.size > 1:
+    if known.size > 1 and rows.max(initial=0) > known[-1]:
         slope = max((seconds[-1] - seconds[-2]) / (known[-1] - known[-2]), 0.0)
         result = result + np.maximum(rows - known[-1], 0) * slope
     return result
@@ -157,8 +161,11 @@ def _place(
 
 def _blend(contexts: FloatArray, values: FloatArray, context_tokens: float) -> FloatArray:
     """Linear between the measured contexts, the nearest one outside of them."""
-    place = float(np.interp(context_tokens, contexts, np.arange(contexts.size)))
-    low = int(min(place, max(contexts.size - 2, 0)))
-    high = min(low + 1, contexts.size - 1)
-    result: FloatArray = values[low] + (place - low) * (values[high] - values[low])
+    high = int(contexts.searchsorted(context_tokens))
+    if high in (0, contexts.size):
+        nearest: FloatArray = values[min(high, contexts.size - 1)]
+        return nearest
+    low = high - 1
+    part = (context_tokens - contexts[low]) / (contexts[high] - contexts[low])
+    result: FloatArray = values[low] + part * (values[high] - values[low])
     return result

@@ -36,8 +36,10 @@ class PlannerConfig:
     # Of the event loop's time; the rest is for streams.
     planning_share: float = 1.0 / 3.0
     plan_retry_s: float = 1.0
-    # From so many workers that are alike, they are planned together.
+    # From so many workers that are alike, they are planned together; not sooner than so long after
+    # their last plan, so that one plan counts many reports.
     share_from_workers: int = 8
+    shared_pause_s: float = 0.04
     max_deployments: int = 64
     max_workers: int = 1024
     max_classes: int = 16

@@ -22,6 +22,8 @@ from outrider_planner.core.types import FloatArray, IntArray
 # Chords of the best-first curve. Over a pool of random size every chord costs an expectation.
 LEVELS_DENSE, LEVELS_SPARSE = 16, 6
 _NO_MASS = 1e-12
+# From so many candidates on, one line for each pool is quicker than all levels of all pools.
+_MANY_CANDIDATES = 192
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,12 +74,28 @@ class GainModel:
     def _top(self, pool: Pool, wanted: FloatArray) -> FloatArray:
         """Σ over levels of fall · E[min(V, y·m)], with E[min(V, y·m)] = y·E[min(V/y, m)]."""
         share = self.level_share[:, None, :]
+        if isinstance(pool, DensePool) and wanted.shape[-1] > _MANY_CANDIDATES:
+            return self._along_chords(pool, wanted)
         if isinstance(pool, DensePool):
             reached = np.minimum(wanted[..., None], share * pool.size[..., None, None])
         else:
             reached = share * pool.expected_min(wanted[..., None] / share)
         top: FloatArray = np.matmul(reached, self.level_fall[:, :, None])[..., 0]
         return top
+
+    def _along_chords(self, pool: DensePool, wanted: FloatArray) -> FloatArray:
+        """The same for a pool that is always full, where it is a line through its levels' ends."""
+        levels = self.level_share
+        worth = (np.minimum(levels[:, :, None], levels[:, None, :]) @ self.level_fall[..., None])[
+            ..., 0
+        ]
+        zero = np.zeros((levels.shape[0], 1))
+        knots, values = np.hstack([zero, levels]), np.hstack([zero, worth])
+        result = np.empty((*pool.size.shape, wanted.shape[-1]))
+        for place in np.ndindex(pool.size.shape):
+            size, d = pool.size[place], place[-1]
+            result[place] = np.interp(wanted[(*place[:-1], 0)], knots[d] * size, values[d] * size)
+        return result
 
 
 def gain_model(estimates: Estimates, sparse: bool, weights: FloatArray | None = None) -> GainModel:

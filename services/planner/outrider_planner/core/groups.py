@@ -14,8 +14,9 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 
-from outrider_planner.core.alike import are_alike, pooled, present_target_s
+from outrider_planner.core.alike import are_alike, middle, pooled, present_target_s
 from outrider_planner.core.assemble import PlanTerms, worth_sending
+from outrider_planner.core.evidence import Evidence
 from outrider_planner.core.hellos import statistics_digest
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.settings_book import Settled
@@ -28,6 +29,7 @@ MOST_POOLED = 64
 # With these the sums of those who reported last are half a second old.
 FULL_REPORTS_PER_S = 128.0
 CHECK_EVERY_S = 5.0
+FRESH_S = 0.5
 
 GroupKey = tuple[object, ...]
 
@@ -43,6 +45,7 @@ class Group:
     store_reads: int = 0
     alone: set[str] = field(default_factory=set)
     _lead: str = ""
+    _gathered_s: float = float("-inf")
     _checked_s: dict[str, float] = field(default_factory=dict)
     # By member: the last full report that ``state`` holds, and the plan it took.
     _counted: dict[str, float | None] = field(default_factory=dict)
@@ -55,20 +58,23 @@ class Group:
         It is as busy as the busiest member, for which probes are dearest. The plan before it is
         the group's own.
         """
-        if 2 * len(self.alone) > len(self.members):
-            # It is the one in the middle that differs: all meet again around another.
-            self._lead, self.state = "", None
-            self.alone.clear()
         together = [w for name, w in self.members.items() if name not in self.alone]
         latest = nlargest(MOST_POOLED, together, key=_recency)
         lead, before = self._led_by(latest, now_s), self.state
         state = copy(lead)
-        state.evidence = pooled(lead.evidence, [worker.evidence for worker in latest])
+        near = middle(latest)
+        # Judged as the lead judges; nothing of it is stored or counted.
+        state.evidence = Evidence(
+            fast=pooled(worker.evidence.fast for worker in near),
+            drifts=lead.evidence.drifts,
+            calibrations=lead.evidence.calibrations,
+        )
+        state.lately = pooled(worker.lately for worker in near)
         state.present_requests = max(worker.requests_at(now_s) for worker in latest)
         state.last_plain_s = now_s
         for name in ("decision", "plan", "score_maps"):
             setattr(state, name, getattr(before, name) if before else getattr(lead, name))
-        self.state = state
+        self.state, self._gathered_s = state, now_s
         self._counted = {name: w.last_full_s for name, w in self.members.items()}
         return state
 
@@ -121,10 +127,23 @@ class Group:
         worker.plan, worker.planned_s = replace(plan, version=worker.version), now_s
         return worker.plan
 
+    def meet_again(self) -> None:
+        """Where most are planned alone it is the one in the middle that differs, or what is known
+        of all is out of date: all start together again, around another."""
+        if 2 * len(self.alone) > len(self.members):
+            self._lead, self.state = "", None
+            self.alone.clear()
+
     def judge(self, worker: WorkerState, now_s: float) -> bool:
-        """Whether a member is planned with the others; looked at anew every few seconds."""
-        name = worker.hello.worker_incarnation
-        if self.state is not None and now_s - self._checked_s.get(name, -1e9) >= CHECK_EVERY_S:
+        """Whether a member is planned with the others; looked at anew every few seconds.
+
+        Only what both saw just now is compared: where all drift together, whoever is held against
+        what was known a while ago looks like another.
+        """
+        name, last_s = worker.hello.worker_incarnation, worker.last_report_s
+        is_due = now_s - self._checked_s.get(name, -1e9) >= CHECK_EVERY_S
+        seen_s = self._gathered_s if last_s is None else min(last_s, self._gathered_s)
+        if self.state is not None and is_due and now_s - seen_s <= FRESH_S:
             self._checked_s[name] = now_s
             alike = are_alike(worker, self.state)
             (self.alone.discard if alike else self.alone.add)(name)
@@ -190,6 +209,7 @@ class GroupBook:
     def of(self, worker: WorkerState, now_s: float) -> Group | None:
         """The group to plan a worker with; None where it is planned alone."""
         group = self._groups[self._keys[worker.hello.worker_incarnation]]
+        group.meet_again()
         if len(group.members) < self._least_members or not group.judge(worker, now_s):
             return None
         return group

@@ -39,7 +39,6 @@ class Estimates:
     ``length``: (C, K), P(a request has a draft at this position | asked for one that long).
     ``bin_share``: (C, K, S), distribution of the drafts of a position over bins.
     ``class_share``: (C,), of the request-rounds. ``verified``: evidence, decayed count.
-    ``chains``: request-rounds behind it all, those of other workers as far as they count.
     """
 
     survival: FloatArray
@@ -47,7 +46,6 @@ class Estimates:
     bin_share: FloatArray
     class_share: FloatArray
     verified: float
-    chains: float = 0.0
 
 
 def estimate(
@@ -83,7 +81,6 @@ def estimate(
         bin_share=bin_share,
         class_share=_class_share(asked[0][:, 0, 0], asked[1][:, 0, 0]),
         verified=float(verified[0].sum()),
-        chains=float(evidence[:, 0].sum()),
     )
 
 

@@ -6,7 +6,6 @@ Knows what of a report is held against this worker's past. Does not know plans o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from math import isfinite
 
 from outrider_planner.core.bounds import (
@@ -18,6 +17,7 @@ from outrider_planner.core.bounds import (
     class_label,
 )
 from outrider_planner.core.events import PlannerConfig, ReportOutcome
+from outrider_planner.core.sums import CellKey
 from outrider_planner.core.types import GuardState, StepReports
 from outrider_planner.core.worker_state import WorkerState
 
@@ -42,13 +42,14 @@ def take_in(
         return ReportOutcome(Counter({error.reason: 1}))
     bounded = _with_known_classes(bounded, classes, config)
     worker.last_sequence, worker.last_report_s = report.sequence, now_s
-    rejected = Counter(bounded.rejected)
+    rejected = bounded.rejected
     trips, readmissions = _take_guard(worker, report.guard, rejected)
     clamps = max(report.clamps - worker.clamps, 0)
     dropped = max(report.dropped_rounds - worker.dropped_rounds, 0)
     worker.clamps += clamps
     worker.dropped_rounds += dropped
-    worker.rejected.update(rejected)
+    if rejected:
+        worker.rejected.update(rejected)
     drifts = 0
     if in_full:
         drifts = worker.absorb(bounded, now_s)
@@ -84,8 +85,8 @@ def _with_known_classes(
         label = class_label(key.request_class, classes, config.max_classes - 1)
         classes.add(label)
         band = min(key.context_band, config.max_context_bands - 1)
-        cells.append((replace(key, request_class=label, context_band=band), counts))
-    return replace(bounded, cells=tuple(cells))
+        cells.append((CellKey(key.drafter, label, band), counts))
+    return BoundedReport(bounded.rounds, bounded.timed, tuple(cells), bounded.rejected)
 
 
 def _take_guard(

@@ -156,10 +156,10 @@ class Planner:
 
     def on_tick(self, now_s: float) -> list[Effect]:
         """Timed work: flushes, reads, and forgetting workers that left."""
-        effects = self._forget(now_s)
+        effects: list[Effect] = []
         if now_s - self._last_flush_s >= self.config.flush_interval_s:
             self._last_flush_s = now_s
-            effects += self.flush()
+            effects += self._forget(now_s) + self.flush()
         if now_s - self._last_read_s >= self.config.read_interval_s:
             self._last_read_s = now_s
             effects += [ReadScope(scope) for scope in sorted(self._used_scopes())]
@@ -204,11 +204,14 @@ class Planner:
         """Planning took this long: the worker waits until all others had as much, and more.
 
         So planning takes at most its share of the event loop, however many workers there are.
-        Those that are planned together wait together.
+        Those that are planned together wait together, so that many reports are in one plan.
         """
         worker = self.workers[incarnation]
         wait_s = took_s / self._groups.part(worker) / self.config.planning_share
-        for peer in self._groups.peers(worker):
+        peers = list(self._groups.peers(worker))
+        if len(peers) > 1:
+            wait_s = max(wait_s, self.config.shared_pause_s)
+        for peer in peers:
             peer.next_plan_s = max(peer.next_plan_s, now_s + wait_s)
 
     def replan(self, now_s: float) -> list[Effect]:

@@ -20,6 +20,8 @@ from outrider_planner.core.types import Objective, Plan, ProbeDirective, WorkerL
 from outrider_planner.core.worker_state import WorkerState
 
 _LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 100, 1000
+# Plain rounds while the price of off is a guess; a few settle it.
+_DOUBT_SHARE = 1.0 / 64.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +45,11 @@ class Basis:
         """The ladder step that serves n, or the present load (1 when idle)."""
         n = max(self.snapshot.present_requests, 1) if requests is None else requests
         return int(step_of(self.snapshot.ladder, np.array([n]))[0])
+
+    def told(self, reason: str) -> str:
+        """A decision's sentence with what it rests on."""
+        shared = f"one plan for {self.workers} workers that are alike" if self.workers > 1 else ""
+        return "; ".join(filter(None, (reason, self.sources.sentence(), shared)))
 
     def decide(self, policy: Policy | None = None, previous: Decision | None = None) -> Decision:
         """The decision of the settings' policy, or another's, which has its own ``previous``.
@@ -83,11 +90,10 @@ def next_plan(worker: WorkerState, basis: Basis, terms: PlanTerms, now_s: float)
         Exception: whatever a policy raises. The worker's last plan stands in either case.
     """
     decision = basis.decide()
-    shared = f"one plan for {basis.workers} workers that are alike" if basis.workers > 1 else ""
     decision = replace(
         decision,
         probe=_with_plain(worker, decision.probe, terms, now_s),
-        reason="; ".join(filter(None, (decision.reason, basis.sources.sentence(), shared))),
+        reason=basis.told(decision.reason),
     )
     maps = next_score_maps(worker.score_maps, worker.score_values())
     shown = _explored(worker, basis, decision)
@@ -113,6 +119,9 @@ def _explored(worker: WorkerState, basis: Basis, decision: Decision) -> Decision
 def _with_plain(
     worker: WorkerState, probe: ProbeDirective, terms: PlanTerms, now_s: float
 ) -> ProbeDirective:
-    """Asks for plain rounds only when none happened for a while: the guard needs a scale."""
+    """Asks for plain rounds where none happened for a while, for the guard needs a scale, and
+    where the price of off is a guess."""
+    if worker.costs.doubts_off(worker.present_requests):
+        return replace(probe, plain_share=_DOUBT_SHARE)
     wanted = now_s - worker.last_plain_s > terms.plain_wanted_after_s
     return replace(probe, plain_share=terms.plain_share if wanted else 0.0)

@@ -6,6 +6,7 @@ Knows how quickly measurements age and how few of them are trusted. Does not kno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,26 @@ from numpy.typing import NDArray
 from outrider_planner.core.types import BoolArray, FloatArray, IntArray
 
 HALF_LIFE_ROUNDS = 64.0
+# The same for an index while rounds run elsewhere. Shorter, and what was found dear would soon be
+# believed cheap again, and be tried again and again.
+UNUSED_HALF_LIFE_ROUNDS = 1024.0
 # An index with less weight than this counts as never seen.
 _LEAST_WEIGHT = 1e-3
 
 
+@lru_cache(maxsize=1024)
+def fading_weights(rounds: int, half_life_rounds: float) -> FloatArray:
+    """Weights of a batch of rounds, oldest first; read only, the newest weighs 1."""
+    weights: FloatArray = 2.0 ** (-np.arange(rounds - 1, -1, -1.0) / half_life_rounds)
+    weights.flags.writeable = False
+    return weights
+
+
 @dataclass(slots=True, eq=False)
 class FadingMeans:
-    """One mean per index. All of them fade with every round, wherever it ran: after a noisy minute
-    an index that is not used any more returns to the value common to all."""
+    """One mean per index. All of them fade with every round, slowly where it ran elsewhere: some
+    time after a noisy minute an index that is not used any more returns to what is common to all.
+    """
 
     total: FloatArray
     weight: FloatArray
@@ -37,9 +50,11 @@ class FadingMeans:
         Within the batch older rounds weigh less too, so a batch of any size weighs no more than
         the steady state.
         """
-        weights = 2.0 ** (-np.arange(values.size - 1, -1, -1.0) / HALF_LIFE_ROUNDS)
-        fade = 2.0 ** (-values.size / HALF_LIFE_ROUNDS)
         size = self.total.size
+        weights = fading_weights(values.size, HALF_LIFE_ROUNDS)
+        own = np.bincount(index, minlength=size)
+        others = values.size - own
+        fade = np.exp2(-own / HALF_LIFE_ROUNDS - others / UNUSED_HALF_LIFE_ROUNDS)
         self.total = self.total * fade + np.bincount(index, weights * values, size)
         self.weight = self.weight * fade + np.bincount(index, weights, size)
 

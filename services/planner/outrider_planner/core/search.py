@@ -13,11 +13,9 @@ candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
-from outrider_planner.core.caution import caution
 from outrider_planner.core.cost import CostModel
 from outrider_planner.core.gain import GainModel
 from outrider_planner.core.stage import LatencyBound, Stage, at_column, chunks, tabulate
@@ -32,15 +30,13 @@ TIE_RATIO = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What a search must respect. ``chains``: evidence behind G, in request-rounds verified."""
+    """What a search must respect."""
 
     max_draft_tokens: int | None = None
-    chains: float = inf
     latency: LatencyBound | None = None
 
 
-# Nothing is uncertain and nothing is capped.
-CERTAIN = Terms()
+UNBOUND = Terms()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,14 +65,14 @@ def decide(
     gain: GainModel,
     cost: CostModel,
     previous: DrafterDecision | None,
-    terms: Terms = CERTAIN,
+    terms: Terms = UNBOUND,
 ) -> DrafterDecision:
     """Plans every step of the ladder. ``previous`` is kept where it is within the margin."""
     shape = (len(cost.ladder), gain.positions + 1)
     if previous is not None and previous.verify_tokens.shape != shape:
         previous = None
     parts = []
-    for steps in chunks(cost.ladder):
+    for steps in chunks(cost):
         stage = tabulate(drafter, gain, cost, steps, terms.latency)
         before = None
         if previous is not None:
@@ -108,12 +104,11 @@ def _decide(
 
 
 def choose_draft(
-    stage: Stage, previous: IntArray | None, terms: Terms = CERTAIN
+    stage: Stage, previous: IntArray | None, terms: Terms = UNBOUND
 ) -> tuple[FloatArray, IntArray]:
     """Stage 2: (ρ, d*) of every step. The previous one while it is within the margin.
 
-    Off where speculation is not predicted to gain more than the doubt about it; in between, what
-    runs already. Where no candidate keeps the latency bound, the one that comes nearest to it.
+    Where no candidate keeps the latency bound, the one that comes nearest to it.
     """
     rates, steps = stage.rates(), np.arange(stage.requests.size)
     if terms.max_draft_tokens is not None:
@@ -122,17 +117,12 @@ def choose_draft(
     if usable is not None:
         rates = np.where(usable, rates, 0.0)
     best = rates.max(axis=2)
-    off, rate = best[:, 0], best.max(axis=1)
-    drafting = 1 + best[:, 1:].argmax(axis=1)
-    gain = stage.gain[steps, drafting, rates[steps, drafting].argmax(axis=1)]
-    wanted = caution(stage.requests, gain, terms.chains)
+    rate = best.max(axis=1)
     draft = first_best(best, rate[:, None], axis=1)
-    if previous is not None:
-        wanted = np.where(previous > 0, wanted / 2 - REPLACEMENT_MARGIN / 2, wanted)
-        kept = best[steps, previous] >= rate * (1.0 - REPLACEMENT_MARGIN / 2)
-        draft = np.where(kept, previous, draft)
-    doubtful = (off > 0.0) & (best[steps, drafting] <= off * (1.0 + wanted + TIE_RATIO))
-    return np.where(doubtful, off, rate), np.where(doubtful, 0, draft)
+    if previous is None:
+        return rate, draft
+    kept = best[steps, previous] >= rate * (1.0 - REPLACEMENT_MARGIN / 2)
+    return rate, np.where(kept, previous, draft)
 
 
 def _usable(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from outrider_planner.core.residuals import fading_weights
 from outrider_planner.core.types import FloatArray, RoundColumns
 
 # The way a kernel works does not change with the hour, but a noisy one must be forgotten.
@@ -44,28 +45,37 @@ class ContextSlopes:
         """Learns from rounds, oldest first, whose table times are positive."""
         ratio = rounds.target_us * 1e-6 / table_s - 1.0
         by_request, by_row = _tokens(rounds)
-        columns = np.stack(
-            [np.ones(len(rounds)), by_request / table_s, by_row / table_s, np.clip(ratio, -1, 1)]
-        )
-        ages = np.arange(len(rounds) - 1, -1, -1.0)
-        weighed = columns * 2.0 ** (-ages / HALF_LIFE_ROUNDS)
+        columns = np.ones((4, len(rounds)))
+        columns[1] = by_request / table_s
+        columns[2] = by_row / table_s
+        columns[3] = np.minimum(np.maximum(ratio, -1.0), 1.0)
+        weighed = columns * fading_weights(len(rounds), HALF_LIFE_ROUNDS)
         fade = 2.0 ** (-len(rounds) / HALF_LIFE_ROUNDS)
         self._moments = fade * self._moments + weighed @ columns.T
         self._fit()
 
     def _fit(self) -> None:
-        """Ridge regression of the error on both parts, around their means."""
-        rounds = self._moments[0, 0]
-        mean = self._moments[0, 1:] / rounds
-        covariance = self._moments[1:, 1:] / rounds - np.outer(mean, mean)
-        if not (mean[:2] > 0).all():
+        """Ridge regression of the error on both parts, around their means.
+
+        Two equations, in plain numbers: arrays of two cost ten times as much.
+        """
+        (rounds, *sums), *products = self._moments.tolist()
+        by_request, by_row, error = (total / rounds for total in sums)
+        if by_request <= 0.0 or by_row <= 0.0:
             return
         # In units of the mean parts, so that one ridge fits both.
-        scale = mean[:2]
-        parts = covariance[:2, :2] / np.outer(scale, scale)
         ridge = _LEAST_VARIATION**2 * (1.0 + _LEAST_ROUNDS / rounds)
-        found = np.linalg.solve(parts + ridge * np.eye(2), covariance[:2, 2] / scale) / scale
-        self.request_s, self.row_s = np.clip(found, -self.most_s, self.most_s).tolist()
+        (_, aa, ab, ae), (_, _, bb, be), _ = products
+        a = aa / rounds / by_request**2 - 1.0 + ridge
+        b = bb / rounds / by_row**2 - 1.0 + ridge
+        both = ab / rounds / (by_request * by_row) - 1.0
+        at_a, at_b = ae / rounds / by_request - error, be / rounds / by_row - error
+        determinant = a * b - both * both
+        self.request_s = self._possible((b * at_a - both * at_b) / determinant / by_request)
+        self.row_s = self._possible((a * at_b - both * at_a) / determinant / by_row)
+
+    def _possible(self, slope_s: float) -> float:
+        return min(max(slope_s, -self.most_s), self.most_s)
 
     def expected_s(self, rounds: RoundColumns, table_s: FloatArray) -> FloatArray:
         """The table's times of rounds, corrected."""
@@ -88,7 +98,7 @@ class ContextSlopes:
 
 
 def _within(added: FloatArray, table_s: FloatArray) -> FloatArray:
-    return np.clip(added, LEAST_RATIO * table_s, MOST_RATIO * table_s)
+    return np.minimum(np.maximum(added, LEAST_RATIO * table_s), MOST_RATIO * table_s)
 
 
 def _tokens(rounds: RoundColumns) -> tuple[FloatArray, FloatArray]:

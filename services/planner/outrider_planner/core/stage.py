@@ -23,6 +23,7 @@ from outrider_planner.core.types import FloatArray, IntArray
 T = TypeVar("T", bound=np.generic)
 
 STEPS_AT_ONCE = 8
+REQUESTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,11 +77,20 @@ class Stage:
         return verify, at_column(self.gain, column), at_column(self.pass_s, column), self.prepare_s
 
 
-def chunks(ladder: tuple[int, ...]) -> list[slice]:
-    """Neighbouring steps that are searched together; pools of few and of many requests apart."""
-    few = sum(n <= CONVOLVED_UP_TO for n in ladder)
-    starts = [*range(0, few, STEPS_AT_ONCE), *range(few, len(ladder), STEPS_AT_ONCE), len(ladder)]
-    return [slice(start, end) for start, end in pairwise(starts)]
+def chunks(cost: CostModel) -> list[slice]:
+    """Neighbouring steps that are searched together; pools of few and of many requests apart.
+
+    Where every V is a candidate a large n has many: it is searched with few others, whose rows
+    would be filled up to as many.
+    """
+    starts, ladder = [0], cost.ladder
+    for place, n in enumerate(ladder[1:], start=1):
+        steps = place - starts[-1] + 1
+        too_wide = not cost.edges and steps * n > REQUESTS_AT_ONCE
+        many = ladder[starts[-1]] <= CONVOLVED_UP_TO < n
+        if steps > STEPS_AT_ONCE or too_wide or many:
+            starts.append(place)
+    return [slice(start, end) for start, end in pairwise([*starts, len(ladder)])]
 
 
 def tabulate(
@@ -187,5 +197,9 @@ def _of_one(n: int, positions: int, max_rows: int, edges: tuple[int, ...]) -> In
 
 
 def at_column(values: NDArray[T], column: IntArray) -> NDArray[T]:
-    """The value of every (step, carried d) at its column."""
-    return np.take_along_axis(values, column[:, :, None], axis=2)[:, :, 0]
+    """The value of every (step, carried d) at its column.
+
+    Flat positions: one take is several times faster than indexing by three arrays.
+    """
+    first = np.arange(0, values.size, values.shape[2]).reshape(column.shape)
+    return values.take(first + column)

@@ -79,8 +79,11 @@ class Counts:
     def add(self, other: Counts, weight: float = 1.0) -> None:
         """Adds in place; the other may hold fewer positions."""
         positions = other.asked.size
-        self.asked[:positions] += weight * other.asked
-        self.grid[:, :positions] += weight * other.grid
+        asked, grid = other.asked, other.grid
+        if weight != 1.0:
+            asked, grid = weight * asked, weight * grid
+        self.asked[:positions] += asked
+        self.grid[:, :positions] += grid
 
     def fade(self, rounds: int) -> None:
         """Ages in place by a number of drafting rounds."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 
 import numpy as np
 
@@ -19,10 +18,11 @@ from outrider_planner.core.histogram import Estimates
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.policies import Decision, Policy, UnknownPolicyError
 from outrider_planner.core.policies.base import DrafterStatistics
+from outrider_planner.core.policies.rules import class_weights
 from outrider_planner.core.settings import SettingsError
 from outrider_planner.core.settings_book import Settled
 from outrider_planner.core.shared_costs import with_table
-from outrider_planner.core.types import CostTable, FloatArray, Hello, Objective
+from outrider_planner.core.types import ClassRule, CostTable, FloatArray, Hello, Objective
 
 MOST_COST_RATIO = 100.0
 
@@ -84,7 +84,7 @@ def answer(
     cost = _cost(question, basis, hello)
     if cost is None:
         raise SettingsError("no cost table was measured: give cost_table to price a round")
-    drafters = _drafters(question, basis.snapshot.drafters)
+    drafters = _drafters(question, basis.snapshot.drafters, settled.bounds.class_rules)
     snapshot = replace(basis.snapshot, drafters=drafters, bounds=settled.bounds, previous=None)
     asked = replace(basis, snapshot=snapshot, cost=cost, settled=settled)
     decision = asked.decide()
@@ -138,23 +138,28 @@ def _scaled(cost: CostModel, ratios: CostRatios) -> CostModel:
 
 
 def _drafters(
-    question: Question, drafters: tuple[DrafterStatistics, ...]
+    question: Question,
+    drafters: tuple[DrafterStatistics, ...],
+    rules: tuple[ClassRule, ...],
 ) -> tuple[DrafterStatistics, ...]:
     unknown = sorted(question.acceptance.keys() - {item.traits.name for item in drafters})
     if unknown:
         raise SettingsError(f"acceptance of unknown drafter {', '.join(unknown)}")
     return tuple(
-        _assumed(item, question.acceptance[item.traits.name])
+        _assumed(item, question.acceptance[item.traits.name], rules)
         if item.traits.name in question.acceptance
         else item
         for item in drafters
     )
 
 
-def _assumed(known: DrafterStatistics, given: tuple[float, ...]) -> DrafterStatistics:
-    """Statistics of a drafter with this survival, whose scores say nothing.
+def _assumed(
+    known: DrafterStatistics, given: tuple[float, ...], rules: tuple[ClassRule, ...]
+) -> DrafterStatistics:
+    """Statistics of a drafter with this survival in every class, whose scores say nothing.
 
-    Positions beyond those given continue with the last conditional.
+    Positions beyond those given continue with the last conditional. How many drafts there are
+    stays as it is: a sparse drafter's pool, and that of a class whose rule caps it.
     """
     values = np.array(given, dtype=np.float64)
     if not values.size or not ((values >= 0) & (values <= 1)).all() or (np.diff(values) > 0).any():
@@ -162,18 +167,26 @@ def _assumed(known: DrafterStatistics, given: tuple[float, ...]) -> DrafterStati
             f"acceptance of {known.traits.name!r} must be probabilities that do not rise: "
             "P(first j drafts all accepted) by position"
         )
-    positions = known.gain.positions
-    shape = (1, positions, 1)
-    found = Estimates(
-        survival=_continued(values, positions).reshape(shape),
+    classes, believed = known.classes, known.estimates
+    if believed is None:
+        classes, believed = ("default",), _of_one_class(known)
+    survival = _continued(values, known.gain.positions)[None, :, None]
+    found = replace(
+        believed, survival=np.broadcast_to(survival, believed.survival.shape)
+    )
+    gain = gain_model(found, known.gain.sparse, class_weights(classes, rules))
+    return replace(known, gain=gain, classes=classes, estimates=found)
+
+
+def _of_one_class(known: DrafterStatistics) -> Estimates:
+    shape = (1, known.gain.positions, 1)
+    return Estimates(
+        survival=np.zeros(shape),
         length=known.gain.length_survival[None, :],
         bin_share=np.ones(shape),
         class_share=np.ones(1),
         verified=known.verified,
-        chains=inf,
     )
-    gain = gain_model(found, known.traits.sparse)
-    return replace(known, gain=gain, classes=("default",), estimates=found)
 
 
 def _continued(values: FloatArray, positions: int) -> FloatArray:

@@ -63,6 +63,9 @@ class WorkerState:
     ladder: tuple[int, ...] = field(init=False)
     costs: CostTracker = field(init=False)
     evidence: Evidence = field(default_factory=Evidence)
+    # What all reports brought lately, skimmed ones too: workers are compared by what they saw over
+    # the same time, however many of their reports count for the plan.
+    lately: dict[ClassKey, Counts] = field(default_factory=dict)
     # Kept where a policy decides from single rounds: policies.base, ``remembers_rounds``.
     history: RoundHistory | None = None
     cost_model: CostModel | None = None
@@ -73,7 +76,8 @@ class WorkerState:
     version: int = 0
     score_maps: tuple[ScoreMap, ...] = ()
     guard: GuardState | None = None
-    forecast: Forecast | None = None
+    # The latest timed rounds, and what was predicted of them.
+    _foretold: tuple[RoundColumns, Decision | None, CostModel | None] | None = None
     rejected: Counter[str] = field(default_factory=Counter)
     last_sequence: int = 0
     last_report_s: float | None = None
@@ -151,7 +155,7 @@ class WorkerState:
         self.last_full_s = now_s
         rounds, timed = report.rounds, take(report.rounds, report.timed)
         if len(timed):
-            self.forecast = self._forecast(timed)
+            self._foretold = timed, self.decision, self.cost_model
             self.costs.observe(timed)
         if self.history is not None:
             self.history.observe(rounds, report.cells)
@@ -162,9 +166,22 @@ class WorkerState:
         if len(rounds) or not report.rejected:
             self.present_requests = int(rounds.requests[-1]) if len(rounds) else 0
         self.rounds += len(rounds)
+        self._compare_by(report)
         if (rounds.target_rows == rounds.requests).any():
             self.last_plain_s = now_s
         self.dirty = self.dirty or bool(len(rounds)) or bool(report.cells)
+
+    def _compare_by(self, report: BoundedReport) -> None:
+        drafting = int(np.count_nonzero(report.rounds.carried_draft_tokens))
+        for counts in self.lately.values():
+            counts.fade(drafting)
+        for cell, found in report.cells:
+            key = cell.drafter, cell.request_class
+            known = self.lately.get(key)
+            if known is None:
+                self.lately[key] = Counts(found.asked.copy(), found.grid.copy())
+            else:
+                known.add(found)
 
     def statistics(self, slow: SlowCounts, fleet: SlowCounts) -> tuple[DrafterStatistics, ...]:
         """Estimates of every drafter, kept for those who ask why."""
@@ -202,10 +219,18 @@ class WorkerState:
                 found += [(drafter, c, s) for c, s in zip(classes, estimates.survival, strict=True)]
         return found
 
-    def _forecast(self, rounds: RoundColumns) -> Forecast | None:
-        if self.cost_model is None or self.decision is None or len(self.decision.drafters) != 1:
+    @property
+    def forecast(self) -> Forecast | None:
+        """The latest rounds beside their prediction; None where nothing or no rate was foretold.
+
+        Found only when it is asked for, which is far more rarely than reports come.
+        """
+        if self._foretold is None:
             return None
-        item, cost = self.decision.drafters[0], self.cost_model
+        rounds, decision, cost = self._foretold
+        if cost is None or decision is None or len(decision.drafters) != 1:
+            return None
+        item = decision.drafters[0]
         if not item.rate.any():
             return None
         step = step_of(self.ladder, rounds.requests)

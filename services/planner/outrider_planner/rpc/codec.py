@@ -1,11 +1,13 @@
-"""Conversions between wire messages and the core's values.
+"""What workers say, from wire messages to the core's values.
 
 Knows both shapes, and refuses what cannot be read. Judges nothing: bounds are the core's work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -23,9 +25,7 @@ from outrider_planner.core.types import (
     GuardState,
     Hello,
     IntArray,
-    Plan,
     RoundColumns,
-    ScoreMap,
     StepReports,
     WorkerLimits,
 )
@@ -35,32 +35,9 @@ class WireError(ValueError):
     """A message that is well-formed protobuf but cannot be read."""
 
 
-_ROUND_COLUMNS = (
-    "requests",
-    "carried_draft_tokens",
-    "pool_tokens",
-    "target_rows",
-    "bucket_rows",
-    "request_context_tokens",
-    "target_us",
-    "feed_us",
-    "draft_us",
-    "exposed_host_us",
-    "emitted_tokens",
-    "accepted_tokens",
-    "next_draft_tokens",
-)
-_CELL_COLUMNS = (
-    "asked_by_position",
-    "drafted",
-    "verified",
-    "accepted",
-    "bin_position",
-    "bin",
-    "bin_drafted",
-    "bin_verified",
-    "bin_accepted",
-)
+# Named alike here and on the wire; those of a cell follow what names it.
+_ROUND_COLUMNS = tuple(item.name for item in fields(RoundColumns))
+_CELL_COLUMNS = tuple(item.name for item in fields(AcceptanceCell))[4:]
 
 
 def hello_from_wire(message: wire.Hello) -> Hello:
@@ -154,7 +131,7 @@ def reports_from_wire(message: wire.StepReports) -> StepReports:
     """
     return StepReports(
         sequence=message.sequence,
-        rounds=RoundColumns(**{name: _column(getattr(message, name)) for name in _ROUND_COLUMNS}),
+        rounds=RoundColumns(*_columns([getattr(message, name)[:] for name in _ROUND_COLUMNS])),
         cells=tuple(map(_cell, message.cells)),
         guard=_guard_state(message.guard) if message.HasField("guard") else None,
         clamps=message.clamps,
@@ -164,11 +141,11 @@ def reports_from_wire(message: wire.StepReports) -> StepReports:
 
 def _cell(message: wire.AcceptanceCell) -> AcceptanceCell:
     return AcceptanceCell(
-        drafter=message.drafter,
-        request_class=message.request_class,
-        context_band=message.context_band,
-        asked=message.asked,
-        **{name: _column(getattr(message, name)) for name in _CELL_COLUMNS},
+        message.drafter,
+        message.request_class,
+        message.context_band,
+        message.asked,
+        *_columns([getattr(message, name)[:] for name in _CELL_COLUMNS]),
     )
 
 
@@ -185,63 +162,11 @@ def _guard_state(message: wire.GuardState) -> GuardState:
     )
 
 
-def _column(values: Iterable[int]) -> IntArray:
+def _columns(each: Sequence[list[int]]) -> list[IntArray]:
+    """All columns of a message from one array: short ones cost by the call, not by the number."""
+    ends = list(accumulate(map(len, each)))
     try:
-        return np.fromiter(values, dtype=np.int64)
+        flat = np.fromiter(chain.from_iterable(each), np.int64, ends[-1])
     except OverflowError as error:
         raise WireError("a count or time beyond 63 bits") from error
-
-
-def plan_to_wire(plan: Plan) -> wire.Plan:
-    """The message a worker receives."""
-    return wire.Plan(
-        version=plan.version,
-        requests_ladder=plan.requests_ladder,
-        drafters=[
-            wire.DrafterPlan(
-                drafter=item.drafter,
-                draft_tokens=item.draft_tokens,
-                max_carried_tokens=item.max_carried_tokens,
-                target_rows=[rows for step in item.target_rows for rows in step],
-            )
-            for item in plan.drafters
-        ],
-        rate_tokens_per_s=plan.rate_tokens_per_s,
-        score_maps=map(_score_map_to_wire, plan.score_maps),
-        class_rules=[
-            wire.ClassRule(
-                request_class=rule.request_class,
-                weight=rule.weight,
-                max_draft_tokens=rule.max_draft_tokens,
-            )
-            for rule in plan.class_rules
-        ],
-        probe=wire.ProbeDirective(
-            cohort_share=plan.probe.cohort_share,
-            plain_share=plan.probe.plain_share,
-            draft_tokens=plan.probe.draft_tokens,
-        ),
-        guard=wire.GuardSettings(
-            enabled=plan.guard.enabled,
-            minimum_threshold_tokens=plan.guard.minimum_threshold_tokens,
-            detectable_loss_ratio=plan.guard.detectable_loss_ratio,
-        ),
-        report_interval_ms=plan.report_interval_ms,
-        validity_ms=plan.validity_ms,
-        grace_ms=plan.grace_ms,
-        policy=plan.policy,
-        objective=plan.objective,
-        reason=plan.reason,
-        chain=wire.ChainShape(),
-    )
-
-
-def _score_map_to_wire(item: ScoreMap) -> wire.ScoreMap:
-    return wire.ScoreMap(
-        version=item.version,
-        drafter=item.drafter,
-        request_class=item.request_class,
-        positions=len(item.survival),
-        bins=len(item.survival[0]) if item.survival else 0,
-        survival=[value for row in item.survival for value in row],
-    )
+    return [flat[end - len(column) : end] for column, end in zip(each, ends, strict=True)]

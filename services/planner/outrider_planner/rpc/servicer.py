@@ -22,12 +22,8 @@ from outrider_planner.core.hellos import (
     ProtocolVersionError,
 )
 from outrider_planner.core.types import PROTOCOL_VERSION, Hello
-from outrider_planner.rpc.codec import (
-    WireError,
-    hello_from_wire,
-    plan_to_wire,
-    reports_from_wire,
-)
+from outrider_planner.rpc.codec import WireError, hello_from_wire, reports_from_wire
+from outrider_planner.rpc.plans import PlanEncoder
 from outrider_planner.service import PlannerService
 from outrider_planner.sessions import Session
 from outrider_runtime.heartbeat import Heartbeat
@@ -51,6 +47,7 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
 
     def __init__(self, service: PlannerService) -> None:
         self._service = service
+        self._encoder = PlanEncoder()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Adds this service to a server."""
@@ -132,7 +129,7 @@ class PlannerServicer(wire_grpc.PlannerServiceServicer):
                 await context.write(wire.PlanResponse(heartbeat=beat))
             plan = await session.take(heartbeat.wait_s(self._service.now_s()))
             if plan is not None:
-                await context.write(wire.PlanResponse(plan=plan_to_wire(plan)))
+                await context.write(self._encoder.response(plan))
                 heartbeat.sent(self._service.now_s())
 
     async def _watch(self, session: Session, heartbeat: Heartbeat) -> None:

@@ -148,12 +148,16 @@ class Drafter:
         return moved
 
     def draw(self, domain: IntArray, logits: FloatArray, draft_tokens: int) -> Drafts:
-        """d drafts for each request; ``domain`` and ``logits`` (n,): the request's own part."""
-        spread, shape = self.spread, (domain.size, draft_tokens)
-        token = spread.token * (1.0 - spread.shared) ** 0.5 * self._rng.standard_normal(shape)
+        """d drafts for each request; ``domain`` and ``logits`` (n,): the request's own part.
+
+        Draws as much chance for any d: rounds of policies that draft differently meet the same.
+        """
+        spread, count = self.spread, slice(draft_tokens)
+        fresh = self._rng.standard_normal((domain.size, self.positions))
+        token = spread.token * (1.0 - spread.shared) ** 0.5 * fresh[:, count]
         common = spread.token * spread.shared**0.5 * self._rng.standard_normal(domain.size)
         token += (logits + common)[:, None]
-        token += self._bases[domain, :draft_tokens]
+        token += self._bases[domain, count]
         survival = sigmoid(token)
         np.cumprod(survival, axis=1, out=survival)
         return Drafts(survival, self._bins(token), self._lengths(domain, draft_tokens))
@@ -162,15 +166,18 @@ class Drafter:
         noise = self.spread.score_noise
         if noise is None:
             return np.zeros(logits.shape, dtype=np.int64)
-        fresh = self._rng.standard_normal(logits.shape)
+        drawn = self._rng.standard_normal((logits.shape[0], self.positions))
+        fresh = drawn[:, : logits.shape[1]]
         seen: FloatArray = 2.0 * fresh if np.isinf(noise) else logits + noise * fresh
         scores: FloatArray = np.clip(sigmoid(seen), _LEAST_SCORE, _MOST_SCORE)
         return score_bins(np.cumprod(scores, axis=1, dtype=np.float64))
 
     def _lengths(self, domain: IntArray, draft_tokens: int) -> IntArray:
-        if not self._sparse or draft_tokens == 0:
+        if not self._sparse:
             return np.full(domain.size, draft_tokens, dtype=np.int64)
-        on = self._rng.random((domain.size, draft_tokens))
+        on = self._rng.random((domain.size, self.positions))[:, :draft_tokens]
+        if draft_tokens == 0:
+            return np.zeros(domain.size, dtype=np.int64)
         goes_on = on < self._reach[domain][:, None]
         goes_on[:, 0] = on[:, 0] < self._hits[domain]
         reached: IntArray = np.logical_and.accumulate(goes_on, axis=1).sum(axis=1)

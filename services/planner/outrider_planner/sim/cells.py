@@ -21,9 +21,10 @@ from outrider_planner.sim.world import Lengths
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MACHINES = ("h200_8b", "h200_14b", "h200_moe_30b_a3b")
 TEXTS: Mapping[str, Domain] = {"chat": CHAT, "code": CODE, "math": MATH}
-ROUNDS, SKIPPED = 300, 100
-# Where regret is measured: after this round of a start from nothing.
-LEARNED_AFTER = 200
+# At least so many are measured, and so many request-rounds: few requests differ more.
+MEASURED_ROUNDS, MEASURED_REQUEST_ROUNDS, SKIPPED = 200, 2000, 100
+# Where regret is measured: in these rounds after a start from nothing.
+LEARNED_AFTER, LEARNED_UNTIL = 200, 300
 COLD = "two_stage cold"
 _ALWAYS = ("two_stage", "lightspec", CLAIRVOYANT)
 
@@ -42,7 +43,7 @@ class Cell:
             self.machine,
             self.requests,
             (TEXTS[self.text],),
-            rounds=ROUNDS,
+            rounds=SKIPPED + max(MEASURED_ROUNDS, MEASURED_REQUEST_ROUNDS // self.requests),
             skip_rounds=SKIPPED,
             warm=warm,
             lengths=Lengths(persistent=True),
@@ -106,7 +107,7 @@ def _evaluate(cell: Cell, seeds: int) -> CellResult:
     statics = {OFF, *(f"static:{k}" for k in likely_best_lengths(warm, 2))}
     runs = {
         **{name: (warm, name) for name in (*_ALWAYS, *sorted(statics))},
-        COLD: (replace(cold, skip_rounds=LEARNED_AFTER), "two_stage"),
+        COLD: (replace(cold, skip_rounds=LEARNED_AFTER, rounds=LEARNED_UNTIL), "two_stage"),
     }
     rates: dict[str, list[float]] = {name: [] for name in runs}
     late: dict[str, list[float]] = {COLD: [], CLAIRVOYANT: []}
@@ -117,7 +118,7 @@ def _evaluate(cell: Cell, seeds: int) -> CellResult:
             run = run_of(scenario, contender, seed)
             rates[name].append(run.rate())
             if name in late:
-                late[name].append(run.rate(LEARNED_AFTER))
+                late[name].append(run.rate(LEARNED_AFTER, LEARNED_UNTIL))
     return CellResult(
         cell,
         {name: np.array(values) for name, values in rates.items()},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,22 +15,26 @@ import numpy as np
 from outrider_planner.core.policies import parse
 from outrider_planner.core.types import FloatArray, Plan
 from outrider_planner.sim.baselines import clairvoyant_plan, static_plan_of
-from outrider_planner.sim.runner import Run, play
+from outrider_planner.sim.runner import Run, TextDirector, play
 from outrider_planner.sim.scenarios import Scenario
 
 CLAIRVOYANT = "clairvoyant"
+CLAIRVOYANT_BY_TEXT = "clairvoyant by text"
 OFF = "static:0"
 _Z95 = 1.96
 _Result = TypeVar("_Result")
 
 
 def run_of(scenario: Scenario, contender: str, seed: int) -> Run:
-    """One contender's run: ``clairvoyant``, or a policy as the planner's settings name it.
+    """One contender's run: ``clairvoyant``, ``clairvoyant by text`` (which also sees what kind of
+    text is running), or a policy as the planner's settings name it.
 
     Fixed lengths are played without a planner: there is nothing for it to do.
     """
     if contender == CLAIRVOYANT:
         return play(scenario, _clairvoyant(scenario), seed)
+    if contender == CLAIRVOYANT_BY_TEXT:
+        return play(scenario, TextDirector(tuple(map(_clairvoyant, _pure(scenario)))), seed)
     if contender.startswith("static:"):
         return play(scenario, static_plan_of(scenario, int(contender.partition(":")[2])), seed)
     if contender == "off":
@@ -46,6 +50,16 @@ def _clairvoyant(scenario: Scenario) -> Plan:
     if scenario not in _PLANS:
         _PLANS[scenario] = clairvoyant_plan(scenario)
     return _PLANS[scenario]
+
+
+def _pure(scenario: Scenario) -> list[Scenario]:
+    """The scenario with all of its text of one domain, for every domain."""
+    found = []
+    for place in range(len(scenario.domains)):
+        mix = tuple(float(place == other) for other in range(len(scenario.domains)))
+        stretches = tuple(replace(stretch, mix=mix) for stretch in scenario.stretches)
+        found.append(replace(scenario, stretches=stretches))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def claim_lines(claims: Sequence[Claim]) -> str:
-    """One claim a line: met or missed, value with its interval, and what there is to say."""
+    """One claim a line: met or missed, value with its interval, and what there is to say.
+
+    A single repetition has no interval.
+    """
     return "\n".join(
-        f"{'met   ' if claim.met else 'MISSED'} {claim.claim}: {claim.value:.4f} "
-        f"({claim.low:.4f}–{claim.high:.4f}), target {'≤' if claim.at_most else '≥'} "
+        f"{'met   ' if claim.met else 'MISSED'} {claim.claim}: {claim.value:.4f}"
+        f"{_range(claim)}target {'≤' if claim.at_most else '≥'} "
         f"{claim.target:g}{'; ' + claim.note if claim.note else ''}"
         for claim in claims
     )
+
+
+def _range(claim: Claim) -> str:
+    return f" ({claim.low:.4f}–{claim.high:.4f}), " if claim.high > claim.low else ", "
 
 
 def write_json(path: Path, claims: Sequence[Claim]) -> None:
@@ -54,7 +61,7 @@ def scenario_rows(runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
         {
             "policy": name,
             **_speed_columns(each, found[name].value),
-            "±": f"{(found[name].high / found[name].value - 1.0):.1%}",
+            **_spread_column(each, found[name]),
             "of_best": round(found[name].value / best, 4),
             "draft": round(_mean(each, "carried"), 2),
             "verified/n": round(_mean(each, "verified", "requests"), 2),
@@ -71,6 +78,11 @@ def _fixed_work(run: Run) -> bool:
 def _speed(run: Run) -> float:
     """More is better: tokens per second, or work per second."""
     return 1.0 / run.busy_s if _fixed_work(run) else run.rate()
+
+
+def _spread_column(runs: Sequence[Run], found: Interval) -> dict[str, str]:
+    """Half the interval's width; a single run has none."""
+    return {"±": f"{found.high / found.value - 1.0:.1%}"} if len(runs) > 1 else {}
 
 
 def _speed_columns(runs: Sequence[Run], speed: float) -> dict[str, float]:

@@ -73,6 +73,21 @@ class FixedDirector:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class TextDirector:
+    """One plan for every domain: that of the text which most running requests have."""
+
+    plans: tuple[Plan, ...]
+
+    def begin(self) -> Plan:
+        """See Director."""
+        return self.plans[0]
+
+    def report(self, report: StepReports, now_s: float) -> Plan | None:
+        """See Director: it sees the text itself, and needs no reports."""
+        return None
+
+
 class PlannerDirector:
     """The real planner core with one worker."""
 
@@ -172,7 +187,7 @@ def hello_for(scenario: Scenario, machine: MachineTable, score_bins: int) -> Hel
     )
 
 
-def play(scenario: Scenario, policy: Policy | Plan, seed: int = 0) -> Run:
+def play(scenario: Scenario, policy: Policy | Plan | TextDirector, seed: int = 0) -> Run:
     """One run; the same seed serves the same requests to every policy."""
     machine_table = named(scenario.machine)
     streams = np.random.SeedSequence([seed, 7]).spawn(3)
@@ -190,13 +205,16 @@ def play(scenario: Scenario, policy: Policy | Plan, seed: int = 0) -> Run:
     director: Director
     if isinstance(policy, Plan):
         director = FixedDirector(policy)
+    elif isinstance(policy, TextDirector):
+        director = policy
     else:
         hello = hello_for(scenario, machine_table, drafter.score_bins)
         warm = fleet_sums(scenario) if scenario.warm else {}
         director = PlannerDirector(hello, policy, warm, scenario.report_interval_ms)
     tally = Tally(DRAFTER, known, scored=drafter.score_bins > 1)
     records, plans = _loop(scenario, worker, director, tally, known)
-    name = policy.policy if isinstance(policy, Plan) else policy.name
+    plan = policy.plans[0] if isinstance(policy, TextDirector) else policy
+    name = plan.policy if isinstance(plan, Plan) else plan.name
     forecasts = tuple(director.forecasts) if isinstance(director, PlannerDirector) else ()
     return Run(
         scenario,
@@ -218,7 +236,14 @@ def _loop(
 ) -> tuple[list[RoundRecord], int]:
     """Rounds until the work or the rounds are over; (records, plans that arrived)."""
     planned = isinstance(director, PlannerDirector)
-    tables = PlanTables(director.begin(), DRAFTER, classes, scenario.draft_tokens)
+
+    def tables_of(plan: Plan) -> PlanTables:
+        return PlanTables(plan, DRAFTER, classes, scenario.draft_tokens)
+
+    by_text = (
+        [tables_of(plan) for plan in director.plans] if isinstance(director, TextDirector) else []
+    )
+    tables = tables_of(director.begin())
     records: list[RoundRecord] = []
     arriving: list[tuple[float, Plan]] = []
     now_s = reported_s = 0.0
@@ -227,8 +252,10 @@ def _loop(
     while worker.has_work and (scenario.rounds is None or len(records) < scenario.rounds):
         now_s += worker.idle_s(now_s)
         if arriving and arriving[0][0] <= now_s:
-            tables = PlanTables(arriving.pop(0)[1], DRAFTER, classes, scenario.draft_tokens)
+            tables = tables_of(arriving.pop(0)[1])
             plans += 1
+        if by_text:
+            tables = by_text[worker.prevailing_domain]
         outcome, record = worker.round(tables, scenario.shift_at(len(records)), now_s)
         records.append(record)
         now_s += record.measured_s

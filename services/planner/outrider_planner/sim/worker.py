@@ -74,6 +74,11 @@ class SimulatedWorker:
         world = self.world
         return world.endless or world.requests > 0 or world.started < len(world.work)
 
+    @property
+    def prevailing_domain(self) -> int:
+        """The domain that most running requests came with."""
+        return int(np.bincount(self.world.work.domain[self.world.request], minlength=1).argmax())
+
     def idle_s(self, now_s: float) -> float:
         """How long there is nothing to do."""
         return 0.0 if self.world.requests else max(self.world.next_arrival_s() - now_s, 0.0)
@@ -165,13 +170,13 @@ class SimulatedWorker:
 
     def _judge(self, verified: IntArray) -> tuple[IntArray, float]:
         """Accepted drafts by request, and their expected number in all."""
-        survival = self._drafts.survival
+        survival, u = self._drafts.survival, self._rng.random((verified.size, 1))
         if survival.shape[1] == 0:
             return np.zeros_like(verified), 0.0
         # A request's last token comes from the target: drafts beyond its end are in vain.
         counted = np.minimum(verified, self.world.left_tokens - 1)
         shown = np.where(np.arange(survival.shape[1]) < counted[:, None], survival, 0.0)
-        accepted = (self._rng.random((verified.size, 1)) < shown).sum(axis=1)
+        accepted = (u < shown).sum(axis=1)
         return accepted, float(shown.sum())
 
     def _next_draft_tokens(self, tables: PlanTables, requests: int) -> int:

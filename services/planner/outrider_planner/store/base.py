@@ -47,6 +47,18 @@ class Page:
     entries: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """How much of a log is kept, for all its writers together; the smaller bound counts."""
+
+    most_entries: int = 20_000
+    most_bytes: int = 64 << 20
+
+    def entries(self, mean_entry_bytes: float) -> int:
+        """How many entries of this size may be kept; at least one."""
+        return max(min(self.most_entries, int(self.most_bytes / max(mean_entry_bytes, 1.0))), 1)
+
+
 class StatsStore(Protocol):
     """Sums by scope. Every method but the last two may raise ``StoreUnavailableError``."""
 

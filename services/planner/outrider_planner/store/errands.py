@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Protocol
 
-from outrider_planner.store.base import LogStore, StatsStore, Value, ValueStore
+from outrider_planner.store.base import LogLimits, LogStore, StatsStore, Value, ValueStore
 from outrider_planner.store.outbox import Keeping, LogBox, Outbox, ValueBox
-
-# Of one log, for all planners together.
-MOST_KEPT_ENTRIES = 100_000
 
 Buckets = tuple[Mapping[str, int], ...]
 
@@ -116,6 +113,7 @@ class LogErrands:
         self._store = store
         self._writer = writer
         self._boxes: dict[str, LogBox] = {}
+        self._limits: dict[str, LogLimits] = {}
         self._on_outcome = on_outcome
 
     @property
@@ -123,8 +121,9 @@ class LogErrands:
         """Entries that found no room while the store was away."""
         return sum(box.dropped for box in self._boxes.values())
 
-    def put(self, log: str, entry: str) -> None:
-        """Adds an entry to what will be appended."""
+    def put(self, log: str, entry: str, limits: LogLimits) -> None:
+        """Adds an entry to what will be appended; of the whole log so much is kept from now on."""
+        self._limits[log] = limits
         self._boxes.setdefault(log, LogBox(self._writer)).put(entry)
 
     def names(self) -> list[str]:
@@ -135,6 +134,7 @@ class LogErrands:
         """Appends all pages of one log."""
         box = self._boxes[name]
         while page := box.page():
-            applied = await self._store.append(name, page, MOST_KEPT_ENTRIES)
+            kept = self._limits[name].entries(box.mean_characters)
+            applied = await self._store.append(name, page, kept)
             box.acknowledge(page)
             self._on_outcome(Outcome.APPLIED if applied else Outcome.KNOWN)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from outrider_planner.store.base import (
+    LogLimits,
     PlannerStore,
     StoreRefusedError,
     StoreUnavailableError,
@@ -89,9 +90,9 @@ class StoreLink:
         self._values.box.ask(key)
         self._work.set()
 
-    def log(self, name: str, entry: str) -> None:
+    def log(self, name: str, entry: str, limits: LogLimits) -> None:
         """Adds an entry to what will be appended; it goes with the next turn."""
-        self._logs.put(name, entry)
+        self._logs.put(name, entry, limits)
 
     def forget(self, scope: str) -> None:
         """Nobody needs this scope any more; what waits to be sent still is."""

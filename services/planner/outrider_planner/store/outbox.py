@@ -18,6 +18,8 @@ MOST_LOG_ENTRIES = 4096
 MOST_LOG_CHARACTERS = 8 << 20
 _MOST_PAGE_ENTRIES = 256
 _MOST_PAGE_CHARACTERS = 1 << 20
+# The size of an entry is a mean over about so many.
+_MEAN_ENTRIES = 1000
 
 
 @dataclass(slots=True)
@@ -102,10 +104,12 @@ class ValueBox:
 
 
 class LogBox:
-    """Pages of one log and one writer incarnation."""
+    """Pages of one log and one writer incarnation; entries are ASCII, a byte a character."""
 
     def __init__(self, writer: str) -> None:
         self.dropped = 0
+        self.mean_characters = 0.0
+        self._entries = 0
         self._writer = writer
         self._waiting: deque[str] = deque()
         self._characters = 0
@@ -116,6 +120,8 @@ class LogBox:
         """Adds an entry; where too much waits, the oldest ones go."""
         self._waiting.append(entry)
         self._characters += len(entry)
+        self._entries = min(self._entries + 1, _MEAN_ENTRIES)
+        self.mean_characters += (len(entry) - self.mean_characters) / self._entries
         while len(self._waiting) > MOST_LOG_ENTRIES or self._characters > MOST_LOG_CHARACTERS:
             self._take()
             self.dropped += 1

@@ -98,4 +98,6 @@ class AnswerWriter:
             self.record.prompt_tokens,
             self.record.completion_tokens,
             self.generation.cached_prompt_tokens,
+            self.record.accepted_prediction_tokens,
+            self.record.rejected_prediction_tokens,
         )

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 MAX_TOKEN_ID = 2**32 - 1
+MAX_STOPS, MAX_STOP_CHARACTERS = 4, 1024
 
 
 def at_most(entries: int) -> BeforeValidator:
@@ -48,6 +49,19 @@ def _prompts(value: Any) -> list[str | list[int]]:
     )
 
 
+def _stops(value: Any) -> list[str]:
+    """The stop strings one by one; a single one may come without its list."""
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not _all_of(str, stops):
+        raise PydanticCustomError("stop", "must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise PydanticCustomError("stop", "at most {most} stop strings", {"most": MAX_STOPS})
+    if not all(0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+        limits = {"most": MAX_STOP_CHARACTERS}
+        raise PydanticCustomError("stop", "a stop string must have 1 to {most} characters", limits)
+    return stops
+
+
 def _are_token_ids(value: Any) -> bool:
     """Whole numbers that fit the wire; a bool is none."""
     if not isinstance(value, list) or not _all_of(int, value):
@@ -63,6 +77,12 @@ def _all_of(kind: type, values: list[Any]) -> bool:
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 
 TokenIds = Annotated[list[int], PlainValidator(_token_ids, json_schema_input_type=list[_TokenId])]
+Stops = Annotated[
+    list[str],
+    PlainValidator(
+        _stops, json_schema_input_type=str | Annotated[list[str], Field(max_length=MAX_STOPS)]
+    ),
+]
 Prompts = Annotated[
     list[str | list[int]],
     PlainValidator(

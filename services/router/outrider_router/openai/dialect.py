@@ -26,11 +26,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a request; prompts count once however many choices they have."""
+    """Tokens of a request; prompts count once however many choices they have.
+
+    Completion tokens are those delivered: rejected prediction tokens are none of them.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
     def as_json(self) -> dict[str, Any]:
         """The `usage` object."""
@@ -41,8 +46,8 @@ class Usage:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
             "completion_tokens_details": {
                 "reasoning_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
+                "accepted_prediction_tokens": self.accepted_prediction_tokens,
+                "rejected_prediction_tokens": self.rejected_prediction_tokens,
             },
         }
 

@@ -19,6 +19,7 @@ from outrider_router.openai.answer import AnswerWriter
 from outrider_router.openai.dialect import Frame, Prompt, Reader, Writer
 from outrider_router.openai.errors import ApiError, invalid, of_failure
 from outrider_router.openai.params import Wishes, ignored_fields, wishes_of
+from outrider_router.openai.prediction import encode_prediction
 from outrider_router.openai.prompts import encode_prompt, served_model
 from outrider_router.openai.schema import GenerationBody
 from outrider_router.openai.stream import EventStream
@@ -73,7 +74,9 @@ class GenerationEndpoint(Generic[Prompt]):
                 prompts = [await self._encode(model, source) for source in sources]
                 place.charge_prompt(sum(map(len, prompts)))
                 record.prompt_tokens = sum(map(len, prompts))
-                order = self._order(model, wishes, prompts, request_id)
+                prediction = await encode_prediction(self._state, model, wishes.prediction)
+                place.charge_prompt(len(prediction))
+                order = self._order(model, wishes, prompts, prediction, request_id)
                 generation = await stack.enter_async_context(
                     generating(self._state.registry, order, record)
                 )
@@ -103,7 +106,12 @@ class GenerationEndpoint(Generic[Prompt]):
         return await encode_prompt(self._state, model, self._reader, source)
 
     def _order(
-        self, model: ServedModel, wishes: Wishes, prompts: list[list[int]], request_id: str
+        self,
+        model: ServedModel,
+        wishes: Wishes,
+        prompts: list[list[int]],
+        prediction: tuple[int, ...],
+        request_id: str,
     ) -> Order:
         """One submission per choice; the seed is always set, so that a retry repeats the text."""
         submissions = []
@@ -121,6 +129,7 @@ class GenerationEndpoint(Generic[Prompt]):
                     seed=seed,
                     sampling=sampling,
                     speculation=wishes.speculation,
+                    prediction_ids=prediction,
                 )
                 for choice in range(wishes.choices)
             ]

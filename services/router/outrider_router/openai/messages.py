@@ -32,7 +32,7 @@ def _message(message: Any, place: str) -> dict[str, Any]:
             raise unsupported(f"{place}.{name}")
     # Templates know no developer; models treat what it says as the system's word.
     result = {"role": "system" if role == "developer" else role}
-    result["content"] = _content(message.get("content"), f"{place}.content")
+    result["content"] = text_of(message.get("content"), f"{place}.content")
     for name in _KEPT_TEXTS:
         if (value := message.get(name)) is not None:
             result[name] = _short_text(value, f"{place}.{name}")
@@ -42,8 +42,12 @@ def _message(message: Any, place: str) -> dict[str, Any]:
     return result
 
 
-def _content(content: Any, place: str) -> str:
-    """The text of a message; parts are joined."""
+def text_of(content: Any, place: str) -> str:
+    """The text of a field called `content`; parts are joined.
+
+    Raises:
+        ApiError: 400, naming the place.
+    """
     if isinstance(content, str):
         return content
     if content is None:

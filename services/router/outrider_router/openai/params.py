@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outrider_router.openai import prediction
 from outrider_router.openai.errors import invalid, unsupported
 from outrider_router.openai.schema import ChatBody, GenerationBody
 from outrider_router.types import Sampling, Speculation
 
 OTHER_FIELD = "other"
+_NOT_OFFERED = "is not supported by this model's workers"
 _MAX_SEED = 2**64 - 1
 # Keeps exactly the most likely token, which is what top_p 0 asks for; the wire reads 0 as unset.
 _LEAST_TOP_P = 1e-6
@@ -71,7 +73,6 @@ REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "add_generation_prompt": _is(True),
     "continue_final_message": _is(False),
     "add_special_tokens": _is(),
-    "prediction": _is(),
     "logprobs": _is(False),
     "top_logprobs": _is(0),
     "prompt_logprobs": _is(),
@@ -119,6 +120,7 @@ class Wishes:
     options: Mapping[str, float]
     logit_bias: tuple[tuple[int, float], ...]
     speculation: Speculation
+    prediction: str
 
     def sampling(self, room_tokens: int) -> Sampling:
         """How to sample with so much room left; a larger `max_tokens` is cut to it."""
@@ -177,7 +179,6 @@ def wishes_of(body: GenerationBody, worker_options: frozenset[str], vocab_size: 
         raise unsupported("logit_bias")
     if any(token_id >= vocab_size for token_id, _ in bias):
         raise invalid("logit_bias names a token outside the vocabulary", "logit_bias")
-    wanted = body.speculation
     top_p = 1.0 if body.top_p is None else body.top_p
     return Wishes(
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -191,7 +192,8 @@ def wishes_of(body: GenerationBody, worker_options: frozenset[str], vocab_size: 
         ignore_eos=bool(body.ignore_eos),
         options=_worker_options(body, worker_options),
         logit_bias=bias,
-        speculation=Speculation(wanted.enabled, wanted.max_draft) if wanted else Speculation(),
+        speculation=_speculation(body),
+        prediction=_prediction(body, worker_options),
     )
 
 
@@ -201,6 +203,21 @@ def _max_tokens(body: GenerationBody) -> int | None:
     return body.max_tokens
 
 
+def _speculation(body: GenerationBody) -> Speculation:
+    wanted = body.speculation
+    if wanted is None:
+        return Speculation()
+    return Speculation(wanted.enabled, wanted.max_draft, wanted.drafter or "")
+
+
+def _prediction(body: GenerationBody, offered: frozenset[str]) -> str:
+    """The predicted text."""
+    text = prediction.prediction_text(body.prediction)
+    if text and prediction.OPTION not in offered:
+        raise unsupported(prediction.PARAM, _NOT_OFFERED)
+    return text
+
+
 def _worker_options(body: GenerationBody, offered: frozenset[str]) -> dict[str, float]:
     wanted = {}
     for name, neutral in WORKER_OPTIONS.items():
@@ -208,6 +225,6 @@ def _worker_options(body: GenerationBody, offered: frozenset[str]) -> dict[str, 
         if value is None or value == neutral:
             continue
         if name not in offered:
-            raise unsupported(name, "is not supported by this model's workers")
+            raise unsupported(name, _NOT_OFFERED)
         wanted[name] = value
     return wanted

@@ -8,12 +8,13 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from outrider_router.openai.bounded import MAX_TOKEN_ID, Prompts, TokenIds, at_most
+from outrider_router.openai.bounded import MAX_TOKEN_ID, Prompts, Stops, TokenIds, at_most
 from outrider_router.openai.errors import ApiError, invalid
 
-StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Body = TypeVar("Body", bound=BaseModel)
+# Types of faults whose own text names a class of ours.
+_TEXTS = {"model_type": "must be an object", "model_attributes_type": "must be an object"}
 _LOOSE = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
 
@@ -32,6 +33,7 @@ class SpeculationField(BaseModel):
 
     enabled: bool | None = None
     max_draft: Annotated[int, Field(ge=0, le=1024)] | None = None
+    drafter: Annotated[str, Field(max_length=64)] | None = None
 
 
 class GenerationBody(BaseModel):
@@ -47,12 +49,14 @@ class GenerationBody(BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
+    stop: Stops | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     ignore_eos: bool | None = None
     speculation: Annotated[SpeculationField | None, at_most(8)] = None
     return_token_ids: bool | None = None
+    # Checked by `openai.prediction`.
+    prediction: Any = None
     # Offered only where the worker declares them.
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
@@ -71,9 +75,7 @@ class GenerationBody(BaseModel):
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return tuple(self.stop or ())
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -138,4 +140,5 @@ def first_error(error: ValidationError) -> ApiError:
     if len(place) > 1 and place[0] in ("stream_options", "speculation"):
         field = f"{field}.{place[1]}"
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return invalid(f"{field or 'body'}: {first['msg']}", field, code)
+    text = _TEXTS.get(first["type"], first["msg"])
+    return invalid(f"{field or 'body'}: {text}", field, code)

@@ -68,6 +68,10 @@ class ModelText:
         """Ids of a raw prompt as the library gives them: its writer is the template."""
         return self.tokenizer.encode(prompt, add_special_tokens)
 
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of a text as the model would answer it."""
+        return self.tokenizer.encode_continuation(text)
+
     def least_tokens(self, characters: int) -> int:
         """Tokens that a text of this size has at least, known without encoding it."""
         return characters // self.tokenizer.most_chars_per_token

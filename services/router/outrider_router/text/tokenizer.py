@@ -72,6 +72,10 @@ class ModelTokenizer:
             done = span.end
         return ids + self._encode_plain(text[done:], at_start=done == 0)
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Ids of `text` as a model would say it behind other text; nothing is a control token."""
+        return self._encode_plain(text, at_start=False)
+
     def token_text(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it, None for an unknown id."""
         return self._library.id_to_token(token_id)

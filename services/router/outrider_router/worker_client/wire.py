@@ -109,8 +109,11 @@ def submit_message(submission: Submission) -> Outgoing:
             seed=submission.seed,
             sampling=_sampling_message(submission),
             deadline_ms=submission.deadline_ms,
+            prediction_ids=submission.prediction_ids,
             speculation=worker_pb2.SpeculationOptions(
-                enabled=wishes.enabled, max_draft_tokens=wishes.max_draft_tokens
+                enabled=wishes.enabled,
+                max_draft_tokens=wishes.max_draft_tokens,
+                drafter=wishes.drafter,
             ),
         )
     )
@@ -156,20 +159,23 @@ def news_of(response: worker_pb2.AttachResponse) -> Iterator[tuple[Key, Update]]
 
 
 def _update(news: worker_pb2.RequestTokens) -> Update:
-    totals = news.totals
     return Update(
         token_ids=tuple(news.token_ids),
         accepted_tokens=news.accepted_tokens,
         cached_prompt_tokens=news.cached_prompt_tokens,
         end=_end(news),
-        totals=Totals(
-            totals.verify_steps,
-            totals.drafted_tokens,
-            totals.verified_tokens,
-            totals.accepted_tokens,
-        )
-        if news.HasField("totals")
-        else None,
+        totals=_totals(news.totals) if news.HasField("totals") else None,
+    )
+
+
+def _totals(message: worker_pb2.SpeculationTotals) -> Totals:
+    return Totals(
+        verify_steps=message.verify_steps,
+        drafted_tokens=message.drafted_tokens,
+        verified_tokens=message.verified_tokens,
+        accepted_tokens=message.accepted_tokens,
+        accepted_prediction_tokens=message.accepted_prediction_tokens,
+        rejected_prediction_tokens=message.rejected_prediction_tokens,
     )
 
 

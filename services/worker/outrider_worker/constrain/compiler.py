@@ -20,13 +20,13 @@ from outrider_worker.engine.types import FailureCode, Grammar
 
 @dataclass(frozen=True)
 class CompileLimits:
-    """text_chars: length of a grammar. wait_s: from asking to having it.
+    """text_bytes: length of a grammar. wait_s: from asking to having it.
 
     waiting: requests that wait for a grammar at once. cached: grammars kept, the bad ones with
     their complaint. threads: compilations at once; more would take cores from the engine.
     """
 
-    text_chars: int = 128 * 1024
+    text_bytes: int = 64 * 1024
     wait_s: float = 5.0
     waiting: int = 256
     cached: int = 128
@@ -57,8 +57,8 @@ class GrammarCompiler:
                 too many requests wait for theirs (OVERLOADED).
         """
         limits = self._limits
-        if len(grammar.text) > limits.text_chars:
-            raise GrammarRefused(f"the grammar is longer than {limits.text_chars} characters")
+        if len(grammar.text.encode()) > limits.text_bytes:
+            raise GrammarRefused(f"the grammar is longer than {limits.text_bytes} bytes")
         if self._waiting >= limits.waiting:
             raise GrammarRefused("too many grammars are being compiled", FailureCode.OVERLOADED)
         self._waiting += 1

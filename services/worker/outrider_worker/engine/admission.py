@@ -6,11 +6,20 @@ beginning is just being computed for another one waits until it can be taken fro
 so that the choices of one prompt prefill it once. What it needs is set aside meanwhile.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider_worker.engine.pages import PageAccount
+from outrider_worker.engine.prefix_cache import PrefixHit
 from outrider_worker.engine.types import Request
+
+PoolOf = Callable[[Request], str | None]
+"""The drafter whose pool has to hold a request's cached beginning, if one has to."""
+
+
+def no_pool(_request: Request) -> str | None:
+    """A PoolOf for a worker without such drafters."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +38,16 @@ class _Awaited:
 class Admission:
     """Takes room for those who may enter, and remembers who waits for whose beginning."""
 
-    def __init__(self, pages: PageAccount, pools: Collection[str] = ()) -> None:
-        """`pools`: the drafters' pools whose cached length is wanted with each hit."""
+    def __init__(self, pages: PageAccount) -> None:
         self._pages = pages
-        self._pools = pools
         self._awaited: dict[Request, _Awaited] = {}
 
     def enter(
-        self, waiting: Sequence[Request], running: Sequence[Request], seats: int
+        self,
+        waiting: Sequence[Request],
+        running: Sequence[Request],
+        seats: int,
+        pool_of: PoolOf = no_pool,
     ) -> list[Request]:
         """Let in who may enter, oldest first: they own the slots of all their known tokens then.
 
@@ -44,6 +55,7 @@ class Admission:
             waiting: the line, oldest first; it is not changed.
             running: whose beginnings may be worth waiting for.
             seats: how many may enter at most.
+            pool_of: asked once for each who may, just before it does.
         """
         entered: list[Request] = []
         set_aside_pages = passed_over = 0
@@ -53,7 +65,7 @@ class Admission:
             if self._awaits_prefix(request, [*running, *entered]):
                 passed_over += 1
                 set_aside_pages += self._pages.pages_for(self._first_slots(request))
-            elif self._begin(request, set_aside_pages):
+            elif self._begin(request, set_aside_pages, pool_of):
                 entered.append(request)
             else:
                 break
@@ -63,15 +75,25 @@ class Admission:
         """The request has left the line."""
         self._awaited.pop(request, None)
 
-    def _begin(self, request: Request, set_aside_pages: int) -> bool:
+    def _begin(self, request: Request, set_aside_pages: int, pool_of: PoolOf) -> bool:
         """Take the room of a request's known tokens; False if there is not enough."""
-        hit = self._pages.cache.match(request.token_ids, request.spec.tenant_salt, self._pools)
+        hit = self._hit(request, pool_of(request))
         needed_pages = self._pages.cost_pages(self._first_slots(request), hit)
         if needed_pages + set_aside_pages > self._pages.spare_pages:
             return False
         self._pages.adopt(request, hit)
         self._pages.try_reserve(request, len(request.token_ids))
         return True
+
+    def _hit(self, request: Request, pool: str | None) -> PrefixHit:
+        """What the cache has of its beginning, as far as its drafter's state is there too.
+
+        The rest is computed again: a drafter that lacks a part of the text drafts badly to its end.
+        """
+        cache, salt = self._pages.cache, request.spec.tenant_salt
+        if pool is None:
+            return cache.match(request.token_ids, salt)
+        return cache.match(request.token_ids, salt, (pool,)).cut_to(pool, cache.page_tokens)
 
     def _first_slots(self, request: Request) -> int:
         """Room to start with: what is known and a page more, if it can ever need that."""

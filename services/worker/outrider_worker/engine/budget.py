@@ -58,23 +58,55 @@ class Share:
         return True
 
 
-class Budgeter:
-    """Turns plans into decisions; remembers only how far the probe shares have got."""
+class RoundShare(Share):
+    """A share of rounds, with one answer for all who ask in the same one."""
 
-    def __init__(self, drafter: str, max_draft_tokens: int, max_rows: int) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self._answer: bool | None = None
+
+    def open_round(self) -> None:
+        self._answer = None
+
+    def take(self, share: float) -> bool:
+        if self._answer is None:
+            self._answer = super().take(share)
+        return self._answer
+
+
+class Budgeter:
+    """Turns plans into one drafter's decisions; remembers only how far the shares have got."""
+
+    def __init__(
+        self,
+        drafter: str,
+        max_draft_tokens: int,
+        max_rows: int,
+        plain: Share | None = None,
+    ) -> None:
+        """`plain`: says which rounds are plain for the sake of comparison."""
         self._drafter = drafter
         self._max_draft_tokens = max_draft_tokens
         self._max_rows = max_rows
         self._probes = Share()
-        self._plain = Share()
+        self._plain = plain or Share()
 
-    def next_draft(self, plan: Plan, requests: int, permission: Permission) -> DraftDecision:
-        """Stage 2, as the guard permits."""
+    def next_draft(
+        self,
+        plan: Plan,
+        requests: int,
+        permission: Permission,
+        probing: bool | None = None,
+    ) -> DraftDecision:
+        """Stage 2, as the guard permits.
+
+        probing: whether to probe in this round, where the plan says off; None = a share of rounds.
+        """
         if permission is Permission.PLAIN:
             return NO_DRAFTS
         planned, clamped = clamp(plan.draft_tokens(self._drafter, requests), self._max_draft_tokens)
         if planned == 0:
-            return self._probe(plan)
+            return self._probe(plan, probing)
         if permission is Permission.TRIAL:
             return DraftDecision(planned, DraftKind.TRIAL, clamped)
         if self._plain.take(plan.probe.plain_share):
@@ -82,9 +114,17 @@ class Budgeter:
         return DraftDecision(planned, DraftKind.PLANNED, clamped)
 
     def verify(
-        self, plan: Plan, requests: int, carried: DraftDecision, pool_tokens: int
+        self,
+        plan: Plan,
+        requests: int,
+        carried: DraftDecision,
+        pool_tokens: int,
+        asked: int | None = None,
     ) -> VerifyDecision:
         """Stage 1: exactly min(planned, existing) drafts, within the rows of one forward.
+
+        asked: for how many of the requests this drafter was asked, None = for all of them. It gets
+        its part of what it would get if all were its own.
 
         Asking for more than exists is a sparse drafter's normal case and no clamp. A probe's
         drafts are all verified: that is what they were made for.
@@ -92,12 +132,16 @@ class Budgeter:
         room = max(0, self._max_rows - requests)
         if carried.kind is DraftKind.PROBE:
             return VerifyDecision(min(pool_tokens, room))
+        part = requests if asked is None else asked
         planned = plan.target_rows(self._drafter, requests, carried.tokens) - requests
-        verify, clamped = clamp(planned, min(requests * carried.tokens, room))
+        planned = -(-planned * part // requests)
+        verify, clamped = clamp(planned, min(part * carried.tokens, room))
         return VerifyDecision(min(verify, pool_tokens), clamped)
 
-    def _probe(self, plan: Plan) -> DraftDecision:
+    def _probe(self, plan: Plan, probing: bool | None) -> DraftDecision:
         tokens = min(plan.probe.draft_tokens, self._max_draft_tokens)
-        if tokens == 0 or not self._probes.take(plan.probe.cohort_share):
+        if tokens == 0:
+            return NO_DRAFTS
+        if not (self._probes.take(plan.probe.cohort_share) if probing is None else probing):
             return NO_DRAFTS
         return DraftDecision(tokens, DraftKind.PROBE)

@@ -9,12 +9,13 @@ epoch it was launched in.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider_worker.engine.budget import NO_DRAFTS, Budgeter, DraftKind
+from outrider_worker.engine.budget import DraftDecision
 from outrider_worker.engine.costs import CostTable
-from outrider_worker.engine.drafting import Drafters, Drafting
+from outrider_worker.engine.drafters import Drafters
+from outrider_worker.engine.drafting import Drafting
 from outrider_worker.engine.flight import Flight
 from outrider_worker.engine.guard import Guard, GuardRound
 from outrider_worker.engine.inbox import Inbox
@@ -28,7 +29,7 @@ from outrider_worker.engine.roster import Roster, RosterParts
 from outrider_worker.engine.scheduler import Scheduler
 from outrider_worker.engine.settle import Settler
 from outrider_worker.engine.turn import Turn
-from outrider_worker.engine.types import TokenNews
+from outrider_worker.engine.types import Request, TokenNews
 from outrider_worker.runner import Runner
 
 
@@ -70,28 +71,23 @@ class Engine:
         self._now_s = now_s
         self._flight: Flight | None = None
         self._settled_s = 0.0
-        self._carried = NO_DRAFTS
+        self._carried: Mapping[str, DraftDecision] = {}
+        self._carried_on_host: frozenset[str] = frozenset()
         self._off = OffCost(parts.costs, parts.runner.bucket_rows)
-        name = parts.drafters.name
-        budgeter = Budgeter(
-            name,
-            parts.max_draft_tokens if name else 0,
+        self._drafting = Drafting(
+            parts.drafters,
+            parts.guard,
+            DraftPlace(parts.costs, parts.runner.bucket_rows),
+            parts.vocab_size,
             parts.scheduler.limits.max_rows_per_forward,
         )
-        place = DraftPlace(parts.costs, parts.runner.bucket_rows)
-        self._drafting = Drafting(parts.drafters, budgeter, place, parts.vocab_size)
         self._roster = Roster(
             RosterParts(
-                parts.scheduler,
-                parts.pages,
-                parts.runner,
-                self._drafting.feed,
-                name,
-                parts.eos_token_ids,
+                parts.scheduler, parts.pages, parts.runner, self._drafting, parts.eos_token_ids
             )
         )
         self._launcher = Launcher(
-            parts.runner, parts.scheduler, parts.pages, self._roster, budgeter, self._drafting
+            parts.runner, parts.scheduler, parts.pages, self._roster, self._drafting
         )
         self._settler = Settler(self._roster, self._drafting, parts.eos_token_ids, parts.vocab_size)
 
@@ -106,40 +102,50 @@ class Engine:
         commands = self.inbox.drain(wait_s if nothing_to_do else 0.0)
         turn = self._open_turn()
         self._roster.take_in(commands, turn)
+        self._drafting.look(turn, len(self._requests))
         self._roster.admit()
-        drafts_on_host = self._decide(turn)
+        self._decide(turn)
         if turn.mode is LaunchMode.IN_STEP:
             self._settle_flight()
         flight = self._launcher.begin(turn, self._flight)
         if self._flight is not None:
             self._settle_flight()
             flight.see_drafts()
-        self._launcher.finish(flight, turn.drafted.tokens > 0 and not drafts_on_host)
+        self._launcher.finish(flight)
         if turn.mode is LaunchMode.IN_STEP:
             self._read(flight)
-            self._draft_on_host(turn, drafts_on_host)
+            self._drafting.draft_on_host(
+                self._parts.scheduler.decoding(), turn, turn.on_host, self._now_s
+            )
             self._book(turn)
         else:
             self._flight = flight
-        self._carried = turn.drafted
+        self._carried, self._carried_on_host = turn.drafted, turn.on_host
         news = self._roster.take_news()
         if news:
             self._on_news(self.rounds, news)
 
+    @property
+    def _requests(self) -> list[Request]:
+        """Who decodes; before anybody does, who is going to."""
+        return self._parts.scheduler.decoding() or self._parts.scheduler.running
+
     def _open_turn(self) -> Turn:
         now_s = self._now_s()
-        return Turn(self._parts.plans.in_force(now_s), started_s=now_s, carried=self._carried)
+        return Turn(
+            self._parts.plans.in_force(now_s),
+            started_s=now_s,
+            carried=self._carried,
+            carried_on_host=self._carried_on_host,
+        )
 
-    def _decide(self, turn: Turn) -> bool:
-        """How long the next drafts are and so how the step is launched; True: the host drafts."""
-        scheduler, asynchronous = self._parts.scheduler, self._parts.runner.asynchronous
-        requests = scheduler.decoding() or scheduler.running
-        now_s = turn.started_s
-        self._drafting.decide(turn, len(requests), lambda: self._parts.guard.permission(now_s))
-        on_host = self._drafting.on_host(turn, requests, asynchronous)
+    def _decide(self, turn: Turn) -> None:
+        """How long the next drafts are, who makes them, and so how the step is launched."""
+        requests, asynchronous = self._requests, self._parts.runner.asynchronous
+        self._drafting.decide(turn, requests)
+        turn.on_host = self._drafting.on_host(turn, requests, asynchronous)
         masked = any(request.constraint is not None for request in requests)
-        turn.mode = launch_mode(asynchronous and bool(requests), on_host, masked)
-        return on_host
+        turn.mode = launch_mode(asynchronous and bool(requests), bool(turn.on_host), masked)
 
     def _settle_flight(self) -> None:
         """Read the step in flight, if there is one, and write it down."""
@@ -154,13 +160,6 @@ class Engine:
         result = flight.step.read()
         flight.turn.waited_s = self._now_s() - asked_s
         self._settler.settle(flight, result)
-
-    def _draft_on_host(self, turn: Turn, wanted: bool) -> None:
-        requests = self._parts.scheduler.decoding()
-        if wanted:
-            self._drafting.draft_on_host(requests, turn, self._now_s)
-        else:
-            self._drafting.rest(requests)
 
     def _book(self, turn: Turn) -> None:
         """Close the step: its record goes to whoever counts, its time to the guard's ledger."""
@@ -178,22 +177,31 @@ class Engine:
         self._on_record(record)
 
     def _guard_round(self, record: RoundRecord, turn: Turn, now_s: float) -> None:
-        times = record.times
+        times, tried = record.times, turn.on_trial and turn.tried_requests > 0
         self._off.observe(record)
         guard, plain_rows = self._parts.guard, self._parts.runner.bucket_rows(record.requests)
         guard.thresholds = turn.plan.guard
         guard.observe(
             GuardRound(
                 # A row wasted on one that had ended is the launch mode's loss, not the drafts'.
-                requests=turn.served_requests,
-                emitted_tokens=record.emitted_tokens,
+                requests=turn.tried_requests if tried else turn.served_requests,
+                emitted_tokens=turn.tried_tokens if tried else record.emitted_tokens,
                 extra_rows=record.bucket_rows - plain_rows,
                 speculative=record.carried_draft_tokens > 0,
-                drafted=record.next_draft_tokens > 0,
-                elapsed_s=times.total_s,
+                drafted=record.next_draft_tokens > 0 or times.feed_s > 0,
+                elapsed_s=times.total_s + (self._others_s(record, turn) if tried else 0.0),
                 plain_s=times.target_s + times.exposed_host_s,
                 off_s=self._off.seconds(record),
-                trial=DraftKind.TRIAL in (turn.carried.kind, turn.drafted.kind),
+                trial=turn.on_trial,
             ),
             now_s,
         )
+
+    def _others_s(self, record: RoundRecord, turn: Turn) -> float:
+        """What a round of a few that are tried out would take more if all drafted like them."""
+        bucket_rows, requests = self._parts.runner.bucket_rows, record.requests
+        drafts = record.verified_tokens * requests // turn.tried_requests
+        context_tokens = record.request_context_tokens / requests
+        rows = (record.bucket_rows, bucket_rows(requests + drafts))
+        now_s, all_s = (self._parts.costs.target_s(each, context_tokens) for each in rows)
+        return max(0.0, all_s - now_s)

@@ -11,7 +11,7 @@ Knows: which tokens each drafter has seen. Does not know: plans, rounds, the dev
 from collections.abc import Sequence
 
 from outrider_worker.engine.types import Draft, Request, RequestKey
-from outrider_worker.speculate.drafter import Ask, Drafter
+from outrider_worker.speculate.drafter import Ask, Drafter, ReadsRequests
 
 DROP_AFTER_ROUNDS = 64
 
@@ -30,6 +30,8 @@ class DrafterFeed:
             key, known = request.spec.key, len(request.token_ids)
             fed = self._fed_tokens.get(key)
             if fed is None:
+                if isinstance(self._drafter, ReadsRequests):
+                    self._drafter.begin(request.spec)
                 self._drafter.prefill(key, request.token_ids)
             elif fed < known:
                 self._drafter.observe(key, request.token_ids[fed:])

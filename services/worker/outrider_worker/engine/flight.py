@@ -33,15 +33,24 @@ class Member:
 class Flight:
     """One launched step.
 
-    completing: requests whose prompt's last chunk is in it. drafting: those the device drafts for,
-    with how many drafts each may get.
+    verify_tokens: drafts that its round verifies in all at most.
+    completing: requests whose prompt's last chunk is in it. fed: those for whom a drafter with a
+    state is fed all that this step commits. drafting: those the device drafts for, with how many
+    drafts each may get.
     """
 
     turn: Turn
     step: Step
     members: list[Member] = field(default_factory=list)
+    verify_tokens: int = 0
     completing: list[Member] = field(default_factory=list)
+    fed: set[Request] = field(default_factory=set)
     drafting: list[tuple[Member, int]] = field(default_factory=list)
+
+    @property
+    def going_on(self) -> list[Member]:
+        """Who will decode in the next round, as far as is known."""
+        return [each for each in (*self.members, *self.completing) if each.current]
 
     def hoped_tokens(self, requests: Iterable[Request]) -> list[int]:
         """Drafts that this step may have made for each of the requests."""

@@ -47,7 +47,7 @@ class GuardRound:
     spent too. extra_rows: computed beyond a plain round's, be it for drafts or as padding where
     drafts were hoped for. speculative: drafts had been asked for it at the end of the round before.
     drafted: drafts were made at its end (that costs, also where nothing was verified). trial:
-    either was on trial.
+    either was on trial; then requests and emitted_tokens are of those alone that were tried out.
     """
 
     requests: int
@@ -115,6 +115,17 @@ class Guard:
             return Permission.TRIAL
         return Permission.PLAIN
 
+    @property
+    def tripped(self) -> bool:
+        """Speculation is off by the guard, but for trials."""
+        return self._trial is not None
+
+    def trial_share(self, now_s: float) -> float:
+        """Of rounds that may draft on trial: what requests may earn that are tried out whole."""
+        if self._trial is None or now_s < self._trial_from_s:
+            return 0.0
+        return self._trial.share
+
     def observe(self, round_: GuardRound, now_s: float) -> None:
         """Book one finished round."""
         if not self._enabled or round_.off_s <= 0 or round_.requests == 0:
@@ -133,7 +144,7 @@ class Guard:
 
     def snapshot(self) -> GuardSnapshot:
         return GuardSnapshot(
-            tripped=self._trial is not None,
+            tripped=self.tripped,
             ledger_tokens=self._ledger,
             threshold_tokens=self.threshold_tokens,
             sigma_tokens=self._variance**0.5,

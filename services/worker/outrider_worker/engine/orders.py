@@ -5,7 +5,7 @@ can be launched before the one ahead of it has been read.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from outrider_worker.engine.plans import Plan, ScoreMap
 from outrider_worker.engine.types import Request
@@ -39,6 +39,7 @@ class RoundOrder:
     caps: drafts verified at most, by request (its reserved slots).
     verify_tokens: V, drafts verified in all at most.
     width: the longest any request's drafts can be.
+    given: places in `seats` whose drafts the host made.
     """
 
     seats: Sequence[SeatPages]
@@ -47,6 +48,7 @@ class RoundOrder:
     verify_tokens: int
     width: int
     scores: PickScores | None = None
+    given: Sequence[int] = ()
 
     @property
     def rows(self) -> int:
@@ -56,40 +58,66 @@ class RoundOrder:
 
 @dataclass(frozen=True, slots=True)
 class ChunkOrder:
-    """`tokens` positions of a seat's known text from `start` on; the last emits if it completes."""
+    """`tokens` positions of a seat's known text from `start` on; the last emits if it completes.
+
+    feeds: a drafter with a state takes them in too.
+    """
 
     seat: SeatPages
     start: int
     tokens: int
     completes: bool
+    feeds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOrder:
+    """What is committed in `seats` and new to the drafter with a state: `rows` at most, in all."""
+
+    seats: Sequence[SeatPages]
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOrder:
-    """Drafts the device makes for the next round, at most asks[i] for seats[i]."""
+    """Drafts a device drafter makes for the next round, at most asks[i] for seats[i]."""
 
-    seats: Sequence[int]
+    drafter: str
+    seats: Sequence[SeatPages]
     asks: Sequence[int]
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepOrder:
-    """What follows a round's forward in the same step."""
+    """What follows a round's forward in the same step, in this order."""
 
-    chunks: Sequence[ChunkOrder] = field(default_factory=tuple)
-    drafts: DraftOrder | None = None
+    chunks: Sequence[ChunkOrder] = ()
+    feed: FeedOrder | None = None
+    drafts: Sequence[DraftOrder] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.chunks and self.feed is None and not self.drafts
+
+    @property
+    def pages(self) -> list[SeatPages]:
+        """Pages that must be known, each seat's once."""
+        lines = [chunk.seat for chunk in self.chunks]
+        lines += self.feed.seats if self.feed else []
+        lines += [line for order in self.drafts for line in order.seats]
+        return list({line.seat: line for line in lines}.values())
 
 
-def pick_scores(requests: Sequence[Request], plan: Plan, drafter: str) -> PickScores:
-    """The ranking that `plan` gives the drafts of `requests`."""
-    rows: dict[str, int] = {}
-    classes = [request.spec.request_class for request in requests]
-    class_row = tuple(rows.setdefault(name, len(rows)) for name in classes)
+def pick_scores(requests: Sequence[Request], plan: Plan) -> PickScores:
+    """The ranking that `plan` gives the drafts of `requests`, each drafter's by its own maps."""
+    rows: dict[tuple[str, str], int] = {}
+    classes = [(request.drafter, request.spec.request_class) for request in requests]
+    class_row = tuple(rows.setdefault(key, len(rows)) for key in classes)
     weights: Mapping[str, float] = plan.class_weights
     return PickScores(
         version=plan.version,
-        maps=tuple(plan.score_maps.get((drafter, name)) for name in rows),
+        maps=tuple(plan.score_maps.get(key) for key in rows),
         class_row=class_row,
-        weight=tuple(weights.get(name, 1.0) for name in classes),
+        weight=tuple(weights.get(name, 1.0) for _, name in classes),
     )

@@ -75,12 +75,15 @@ class PageAccount:
         self._hits[request] = hit
         self.cache.adopted(request, hit)
 
-    def try_reserve(self, request: Request, slots: int) -> bool:
+    def try_reserve(self, request: Request, slots: int, scratch: int = 0) -> bool:
         """Let the request own slots 0…slots−1, at most up to its limit; what it has it keeps.
+
+        scratch: slots behind these, and if need be behind its limit, that a drafter writes and
+        nobody keeps.
 
         False, and nothing has changed, if there are not enough spare pages.
         """
-        slots = min(slots, request.limit_tokens)
+        slots = min(slots, request.limit_tokens) + scratch
         lacking = self.pages_for(slots) - len(request.pages)
         if lacking > self.spare_pages:
             return False

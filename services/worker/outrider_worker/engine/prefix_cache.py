@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 
 from outrider_worker.engine.types import NULL_PAGE, Request
 
-# What a page's state in a drafter's pool was computed with when nothing behind the page matters.
-_ANY_TOKEN = -1
-
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
@@ -25,11 +22,19 @@ class PrefixHit:
     pages: in order; their K/V is valid for the target.
     tokens: how many tokens they hold.
     pool_tokens: for each drafter's pool asked for, how many of them are valid there too.
+    cut_tokens: how many more the target had, that a drafter lacked.
     """
 
     pages: tuple[int, ...] = ()
     tokens: int = 0
     pool_tokens: Mapping[str, int] = field(default_factory=dict)
+    cut_tokens: int = 0
+
+    def cut_to(self, pool: str, page_tokens: int) -> "PrefixHit":
+        """The part of it that is valid in a drafter's pool as well."""
+        tokens = self.pool_tokens[pool]
+        pages = self.pages[: tokens // page_tokens]
+        return PrefixHit(pages, tokens, self.pool_tokens, self.tokens - tokens)
 
 
 NO_HIT = PrefixHit()
@@ -37,10 +42,14 @@ NO_HIT = PrefixHit()
 
 @dataclass(slots=True)
 class PrefixCounts:
-    """Counters since the start: tokens of admitted requests, and of those the tokens found."""
+    """Counters since the start: tokens of admitted requests, and of those the tokens found.
+
+    cut_tokens were there for the target and are computed again, for a drafter lacked them.
+    """
 
     looked_up_tokens: int = 0
     hit_tokens: int = 0
+    cut_tokens: int = 0
     evicted_pages: int = 0
 
 
@@ -49,7 +58,7 @@ class _Node:
     """A published page, or the root of a salt's tree, which has the null page.
 
     key: the page's tokens, or the bytes of the salt.
-    successors: drafters' pools the page is valid in, each with the token behind the page that its
+    successors: drafters' pools the page is valid in, each with the tokens behind the page that its
         state was computed with.
     """
 
@@ -57,7 +66,7 @@ class _Node:
     parent: "_Node | None"
     key: tuple[int, ...]
     children: dict[tuple[int, ...], "_Node"] = field(default_factory=dict)
-    successors: dict[str, int] = field(default_factory=dict)
+    successors: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,13 +86,18 @@ class PrefixCache:
     """
 
     def __init__(
-        self, page_tokens: int, lookahead_pools: Collection[str] = (), *, enabled: bool = True
+        self,
+        page_tokens: int,
+        lookahead_pools: Mapping[str, int] | None = None,
+        *,
+        enabled: bool = True,
     ) -> None:
-        """`lookahead_pools`: drafters whose state at a position depends on the token behind it."""
+        """`lookahead_pools`: drafters whose state at a position depends on tokens behind it, each
+        with how many; at most a page."""
         self.page_tokens = page_tokens
         self.enabled = enabled
         self.counts = PrefixCounts()
-        self._lookahead_pools = frozenset(lookahead_pools)
+        self._lookahead_pools = dict(lookahead_pools or {})
         self._roots: dict[tuple[int, ...], _Node] = {}
         self._by_page: dict[int, _Node] = {}
         self._idle: OrderedDict[int, _Node] = OrderedDict()
@@ -118,6 +132,7 @@ class PrefixCache:
         if self.enabled:
             self.counts.looked_up_tokens += len(request.token_ids)
             self.counts.hit_tokens += hit.tokens
+            self.counts.cut_tokens += hit.cut_tokens
 
     def publish(self, request: Request, pools: Mapping[str, int]) -> list[int]:
         """Make the request's pages known whose tokens are all committed.
@@ -196,12 +211,10 @@ class PrefixCache:
 
     def _valid_tokens(self, nodes: Sequence[_Node], token_ids: Sequence[int], pool: str) -> int:
         """Tokens from the first on whose state in a drafter's pool is that of this very text."""
-        last = len(nodes)
-        if pool in self._lookahead_pools and last > 0:
-            last -= 1
+        lookahead = self._lookahead_pools.get(pool, 0)
+        last = max(0, len(nodes) - 1) if lookahead else len(nodes)
         for place, node in enumerate(nodes[:last]):
-            successor = token_ids[(place + 1) * self.page_tokens]
-            if node.successors.get(pool) not in (_ANY_TOKEN, successor):
+            if node.successors.get(pool) != self._behind(token_ids, place, lookahead):
                 return place * self.page_tokens
         return last * self.page_tokens
 
@@ -225,16 +238,22 @@ class PrefixCache:
 
     def _mark_valid(self, request: Request, progress: _Progress, pool: str, tokens: int) -> None:
         """Note the published pages that a drafter's pool covers by now."""
-        lookahead = pool in self._lookahead_pools
+        lookahead = self._lookahead_pools.get(pool, 0)
         done = progress.pool_pages.get(pool, 0)
-        while done < min(progress.pages, tokens // self.page_tokens):
-            behind = (done + 1) * self.page_tokens
-            if lookahead and behind >= len(request.token_ids):
+        # With a longer look ahead, the last positions wait for what comes behind the next one.
+        settled = max(0, tokens - max(0, lookahead - 1)) // self.page_tokens
+        while done < min(progress.pages, settled):
+            successors = self._behind(request.token_ids, done, lookahead)
+            if len(successors) < lookahead:
                 break
-            node = self._by_page[request.pages[done]]
-            node.successors[pool] = request.token_ids[behind] if lookahead else _ANY_TOKEN
+            self._by_page[request.pages[done]].successors[pool] = successors
             done += 1
         progress.pool_pages[pool] = done
+
+    def _behind(self, token_ids: Sequence[int], place: int, count: int) -> tuple[int, ...]:
+        """The first tokens behind the page at `place`, `count` of them as far as they are known."""
+        end = (place + 1) * self.page_tokens
+        return tuple(token_ids[end : end + count])
 
     def _node_before(self, request: Request, place: int) -> _Node:
         if place > 0:

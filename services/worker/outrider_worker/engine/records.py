@@ -63,7 +63,8 @@ class RoundRecord:
     """One step of the engine, once: metrics, planner reports and logs all derive from this.
 
     requests is 0 in a step that only prefilled. first_tokens were emitted by prefills: they are
-    in no round's emitted_tokens.
+    in no round's emitted_tokens. carried_draft_tokens, next_draft_tokens: of one request at most.
+    relaxed_tokens: accepted though the target would have drawn others.
     """
 
     round: int
@@ -84,6 +85,7 @@ class RoundRecord:
     outcomes: tuple[DraftOutcome, ...]
     first_tokens: int = 0
     clamped: bool = False
+    relaxed_tokens: int = 0
 
     @property
     def verified_tokens(self) -> int:

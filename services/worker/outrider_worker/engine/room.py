@@ -51,6 +51,15 @@ class RoomMaker:
         granted = [self._grant(request, wanted) for request, wanted in staying]
         return RoundRoom([request for request, _ in staying], granted, preempted)
 
+    def scratch(self, request: Request, wanted: int) -> int:
+        """Slots from the next anchor's on that a drafter may write: `wanted`, or as many as the
+        request's last page has. They cost nobody a place, and may be taken back after the launch.
+        """
+        anchor = request.committed + request.ahead
+        if self._pages.try_reserve(request, anchor, wanted):
+            return wanted
+        return min(wanted, max(0, len(request.pages) * self._pages.page_tokens - anchor))
+
     def _secure_anchor(self, request: Request) -> list[Request]:
         """Reserve the slot of the next anchor; returns whom it cost their place.
 

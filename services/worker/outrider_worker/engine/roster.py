@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outrider_worker.engine.commit import Commit, end_ids
 from outrider_worker.engine.constraint import ConstraintFailed
-from outrider_worker.engine.feeding import DrafterFeed
+from outrider_worker.engine.drafting import Drafting
 from outrider_worker.engine.inbox import Cancel, Command, DropOwner, EndAll, Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.scheduler import Scheduler
@@ -36,8 +36,7 @@ class RosterParts:
     scheduler: Scheduler
     pages: PageAccount
     runner: Runner
-    feed: DrafterFeed | None
-    drafter_name: str
+    drafting: Drafting
     eos_token_ids: frozenset[int]
 
 
@@ -48,8 +47,7 @@ class Roster:
         self._scheduler = parts.scheduler
         self._pages = parts.pages
         self._runner = parts.runner
-        self._feed = parts.feed
-        self._drafter_name = parts.drafter_name
+        self._drafting = parts.drafting
         self._eos_token_ids = parts.eos_token_ids
         self._news: list[TokenNews] = []
 
@@ -80,14 +78,15 @@ class Roster:
 
     def admit(self) -> None:
         """Let requests from the line sit down while there are seats and room."""
-        for request in self._scheduler.admit():
-            self._runner.seat(request, end_ids(request, self._eos_token_ids))
+        upkeep = self._drafting.upkeep
+        for request in self._scheduler.admit(upkeep.pool_of):
+            ends = end_ids(request, self._eos_token_ids)
+            self._runner.seat(request, ends, upkeep.begin(request))
 
     def step_back(self, request: Request, draft: Draft, turn: Turn) -> None:
         """A request was preempted: the drafts it had were made for nothing."""
-        turn.note_draft(request, draft, self._drafter_name, verified=0, accepted=0)
-        if self._feed is not None:
-            self._feed.forget(request.spec.key)
+        turn.note_draft(request, draft, verified=0, accepted=0)
+        self._drafting.forget(request)
 
     def give(
         self,
@@ -101,7 +100,7 @@ class Roster:
         token_ids = commit.token_ids
         request.token_ids.extend(token_ids)
         request.committed = len(request.token_ids) - 1
-        self._pages.publish(request)
+        self._pages.publish(request, self._drafting.upkeep.pools(request))
         finish: Finish | Failure | None = commit.finish
         if finish is None:
             finish = self._follow_grammar(request, token_ids)
@@ -109,9 +108,10 @@ class Roster:
             request.spec.key,
             token_ids,
             commit.accepted_tokens,
-            self._drafter_name,
+            request.drafter,
             logprobs=_asked_logprobs(request, logprobs[: len(token_ids)]),
             cached_prompt_tokens=_cached_prompt_tokens(request) if first else 0,
+            totals=request.totals.copy() if request.spec.prediction_ids else None,
         )
         if finish is not None:
             self.end(request, finish, turn, news)
@@ -123,7 +123,7 @@ class Roster:
     ) -> None:
         """A request's last news, after which nothing of it is left."""
         self._forget(request, turn)
-        last = last or TokenNews(request.spec.key, (), drafter=self._drafter_name)
+        last = last or TokenNews(request.spec.key, (), drafter=request.drafter)
         self._news.append(
             TokenNews(
                 last.key,
@@ -145,20 +145,22 @@ class Roster:
         """
         scheduler, spec = self._scheduler, command.spec
         try:
-            scheduler.submit(spec).constraint = command.constraint
+            request = scheduler.submit(spec)
         except RequestRefused as refused:
             if scheduler.has(spec.key):
                 self.end(scheduler.get(spec.key), refused.failure, turn)
             else:
                 self._news.append(TokenNews(spec.key, (), end=refused.failure))
+        else:
+            request.constraint = command.constraint
+            request.drafter = self._drafting.drafters.choose(spec)
 
     def _forget(self, request: Request, turn: Turn) -> None:
         """Free all it owns. Drafts it had at hand were made for nothing, and are counted."""
-        turn.note_draft(request, request.draft, self._drafter_name, verified=0, accepted=0)
+        turn.note_draft(request, request.draft, verified=0, accepted=0)
         request.draft = NO_DRAFT
         self._scheduler.remove(request)
-        if self._feed is not None:
-            self._feed.forget(request.spec.key)
+        self._drafting.forget(request)
 
     @staticmethod
     def _follow_grammar(request: Request, token_ids: Sequence[int]) -> Failure | None:

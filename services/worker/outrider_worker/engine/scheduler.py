@@ -8,11 +8,11 @@ oldest always gets on, and with it, in the end, everyone (docs/adr/0009).
 """
 
 from bisect import insort
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from outrider_worker.engine.admission import Admission
+from outrider_worker.engine.admission import Admission, PoolOf, no_pool
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.room import RoomMaker, RoundRoom
 from outrider_worker.engine.types import (
@@ -62,14 +62,11 @@ class PrefillChunk:
 class Scheduler:
     """The waiting line, the running set with its seats, and the room of both."""
 
-    def __init__(
-        self, limits: SchedulerLimits, pages: PageAccount, pools: Collection[str] = ()
-    ) -> None:
-        """`pools`: names of drafters' KV pools, whose cached length comes with each hit."""
+    def __init__(self, limits: SchedulerLimits, pages: PageAccount) -> None:
         self.limits = limits
         self.preemptions = 0
         self._pages = pages
-        self._admission = Admission(pages, pools)
+        self._admission = Admission(pages)
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._room = RoomMaker(pages, self._running, self.preempt)
@@ -136,13 +133,14 @@ class Scheduler:
         self._by_key[spec.key] = request
         return request
 
-    def admit(self) -> list[Request]:
+    def admit(self, pool_of: PoolOf = no_pool) -> list[Request]:
         """Seat requests from the line, oldest first, while there are seats and room.
 
         They own the slots of all their known tokens then, and have committed what the prefix
-        cache gave them.
+        cache gave them. pool_of: whose pool a request's cached beginning has to be valid in too.
         """
-        entered = self._admission.enter(self._waiting, self._running, len(self._free_seats))
+        seats = len(self._free_seats)
+        entered = self._admission.enter(self._waiting, self._running, seats, pool_of)
         for request in entered:
             self._waiting.remove(request)
             request.seat = heappop(self._free_seats)
@@ -173,6 +171,10 @@ class Scheduler:
             requests: who decodes, oldest first.
         """
         return self._room.reserve(requests, drafts)
+
+    def reserve_scratch(self, request: Request, wanted: int) -> int:
+        """Slots from the next anchor's on that a drafter may write for it, at most `wanted`."""
+        return self._room.scratch(request, wanted)
 
     def preempt(self, request: Request) -> None:
         """Send a running request back into the line; its results in flight are void."""

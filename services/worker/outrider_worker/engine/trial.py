@@ -27,7 +27,7 @@ class Trial:
 
     def take(self) -> bool:
         """Whether the next round is one of the trial's; to be asked once per round."""
-        self._phase += self._share
+        self._phase += self.share
         if self._phase < 1.0:
             return False
         self._phase -= 1.0
@@ -58,7 +58,7 @@ class Trial:
         return -self._mean > self._standard_error
 
     @property
-    def _share(self) -> float:
+    def share(self) -> float:
         """What the budget allows at the loss that a look may well have."""
         if self._rounds == 0:
             return _LARGEST_SHARE

@@ -3,32 +3,40 @@
 A step may be read one step after it was launched; its turn travels with it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outrider_worker.engine.budget import NO_DRAFTS, DraftDecision
+from outrider_worker.engine.budget import DraftDecision, DraftKind
 from outrider_worker.engine.plans import Plan
 from outrider_worker.engine.records import DraftOutcome, LaunchMode, RoundRecord, RoundTimes
 from outrider_worker.engine.types import Draft, Request
+from outrider_worker.speculate.drafter import PREDICTED
 
 
 @dataclass(slots=True)
 class Turn:
     """One step: the plan it obeys, the requests of its round, and what came of them.
 
-    carried: how the drafts at hand were decided on, a step before.
-    drafted: how the drafts for the next step are.
+    carried: how the drafts at hand were decided on, a step before, by drafter.
+    drafted: how the drafts for the next step are; drafters that draft nothing are in neither.
+    on_host: whose drafts for the next step are the host's work.
+    tried_requests, tried_tokens: those of the round that draft on trial, and what they got.
     served_requests: those of the round that were still there when it was read.
     times: of the device, then (once all is read) of the host too.
     """
 
     plan: Plan
     started_s: float
-    carried: DraftDecision = NO_DRAFTS
-    drafted: DraftDecision = NO_DRAFTS
+    carried: Mapping[str, DraftDecision] = field(default_factory=dict)
+    drafted: dict[str, DraftDecision] = field(default_factory=dict)
+    carried_on_host: frozenset[str] = frozenset()
+    on_host: frozenset[str] = frozenset()
     mode: LaunchMode = LaunchMode.IN_STEP
     requests: list[Request] = field(default_factory=list)
     outcomes: list[DraftOutcome] = field(default_factory=list)
     served_requests: int = 0
+    tried_requests: int = 0
+    tried_tokens: int = 0
     pool_tokens: int = 0
     target_rows: int = 0
     bucket_rows: int = 0
@@ -36,6 +44,7 @@ class Turn:
     row_context_tokens: int = 0
     emitted_tokens: int = 0
     accepted_tokens: int = 0
+    relaxed_tokens: int = 0
     first_tokens: int = 0
     prefill_tokens: int = 0
     target_s: float = 0.0
@@ -56,11 +65,16 @@ class Turn:
         self.request_context_tokens += first_position + 1
         self.row_context_tokens += sum(range(first_position + 1, first_position + rows + 1))
 
-    def note_draft(
-        self, request: Request, draft: Draft, drafter: str, verified: int, accepted: int
-    ) -> None:
+    @property
+    def on_trial(self) -> bool:
+        """Drafts were judged or made to prove their worth to the guard."""
+        decisions = (*self.carried.values(), *self.drafted.values())
+        return any(decision.kind is DraftKind.TRIAL for decision in decisions)
+
+    def note_draft(self, request: Request, draft: Draft, verified: int, accepted: int) -> None:
         """Book what became of a request's drafts, for it and for the planner, from one place."""
-        request.totals.add(len(draft), verified, accepted)
+        drafter = request.drafter
+        request.totals.add(len(draft), verified, accepted, predicted=drafter == PREDICTED)
         if draft.asked_tokens == 0:
             return
         score_map = self.plan.score_maps.get((drafter, request.spec.request_class))
@@ -104,7 +118,7 @@ class Turn:
         return RoundRecord(
             round=round_,
             requests=len(self.requests),
-            carried_draft_tokens=self.carried.tokens,
+            carried_draft_tokens=_longest(self.carried),
             pool_tokens=self.pool_tokens,
             target_rows=self.target_rows,
             bucket_rows=self.bucket_rows,
@@ -115,9 +129,15 @@ class Turn:
             launch_mode=self.mode,
             emitted_tokens=self.emitted_tokens,
             accepted_tokens=self.accepted_tokens,
-            next_draft_tokens=self.drafted.tokens,
+            next_draft_tokens=_longest(self.drafted),
             plan_version=self.plan.version,
             outcomes=tuple(self.outcomes),
             first_tokens=self.first_tokens,
             clamped=self.clamped,
+            relaxed_tokens=self.relaxed_tokens,
         )
+
+
+def _longest(decisions: Mapping[str, DraftDecision]) -> int:
+    """Drafts of one request at most, whoever drafts."""
+    return max((decision.tokens for decision in decisions.values()), default=0)

@@ -4,7 +4,7 @@ No tensors, no wire messages, no clock: everything here can be built and compare
 Lengths are in tokens, times in seconds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from outrider_worker.engine.constraint import Constraint
@@ -68,6 +68,8 @@ class SamplingParams:
     bad_words: token sequences that the output never completes. Of both, and a grammar that leaves
         nothing else, the grammar wins (docs/adr/0011).
     top_logprobs: alternatives reported beside each token's own logprob; None = no logprobs.
+    relaxed: drafts may be accepted by relaxation while the model thinks (speculate.relaxed); only
+        where the deployment allows it, the client did not opt out and gave no seed to reproduce.
     """
 
     temperature: float = 0.0
@@ -85,6 +87,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     top_logprobs: int | None = None
+    relaxed: bool = False
 
 
 class GrammarKind(Enum):
@@ -103,10 +106,14 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationLimits:
-    """What the request permits; None = the deployment decides."""
+    """What the request permits; None = the deployment decides.
+
+    drafter: who is to draft for it; empty = the deployment decides.
+    """
 
     enabled: bool | None = None
     max_draft_tokens: int | None = None
+    drafter: str = ""
 
     def cap(self, deployment_max_tokens: int) -> int:
         """Drafts per round at most."""
@@ -128,7 +135,8 @@ class RequestKey:
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """A request as submitted. `resumed_ids` were already delivered by another worker."""
+    """A request as submitted. `resumed_ids` were already delivered by another worker;
+    `prediction_ids` are what its client expects the answer to hold, empty for no expectation."""
 
     key: RequestKey
     prompt_ids: tuple[int, ...]
@@ -139,6 +147,7 @@ class RequestSpec:
     class_label: str = ""
     tenant_salt: bytes = b""
     deadline_s: float | None = None
+    prediction_ids: tuple[int, ...] = ()
 
     @property
     def request_class(self) -> str:
@@ -177,25 +186,41 @@ NO_DRAFT = Draft()
 
 @dataclass(slots=True)
 class SpeculationTotals:
-    """A request's draft counts; the bonus token is in none of them."""
+    """A request's draft counts; the bonus token is in none of them.
+
+    Prediction tokens are those drafts that came from what the client predicted: accepted ones were
+    delivered, rejected ones were verified and refused, or lay behind the end.
+    """
 
     verify_steps: int = 0
     drafted_tokens: int = 0
     verified_tokens: int = 0
     accepted_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
-    def add(self, drafted: int, verified: int, accepted: int) -> None:
-        """Count one round; a round without a verified draft is no verify step."""
+    def add(self, drafted: int, verified: int, accepted: int, predicted: bool = False) -> None:
+        """Count one round; a round without a verified draft is no verify step.
+
+        predicted: the drafts came from the client's prediction.
+        """
         self.drafted_tokens += drafted
         self.verified_tokens += verified
         self.accepted_tokens += accepted
+        if predicted:
+            self.accepted_prediction_tokens += accepted
+            self.rejected_prediction_tokens += verified - accepted
         if verified == 0:
             return
         self.verify_steps += 1
         missing = accepted + 1 - len(self.acceptance_histogram)
         self.acceptance_histogram.extend([0] * missing)
         self.acceptance_histogram[accepted] += 1
+
+    def copy(self) -> "SpeculationTotals":
+        """As they are now."""
+        return replace(self, acceptance_histogram=[*self.acceptance_histogram])
 
 
 @dataclass(slots=True, eq=False)
@@ -213,6 +238,7 @@ class Request:
     prefilled: all its known tokens have been launched, it decodes. Its first new token may still
         be in flight: then committed = len(token_ids).
     seat: its line in the device's state while it runs.
+    drafter: who drafts for it, empty for nobody; it stays the same.
     cached_tokens: how many of its tokens the prefix cache gave when it was admitted.
     constraint: its place in its grammar, behind the tokens the host knows.
     epoch: grows whenever results in flight must no longer be applied.
@@ -229,6 +255,7 @@ class Request:
     cached_tokens: int = 0
     constraint: Constraint | None = None
     epoch: int = 0
+    drafter: str = ""
     draft: Draft = NO_DRAFT
     totals: SpeculationTotals = field(default_factory=SpeculationTotals)
 
@@ -270,6 +297,8 @@ class TokenLogprobs:
 class TokenNews:
     """What one round gave one request; with the end come the totals of its whole life here.
 
+    totals: with every round where the client predicted the answer, for it may end the request
+        between two of them, by a stop string.
     logprobs: one entry for each token, or none at all.
     cached_prompt_tokens: prompt tokens that the prefix cache gave; set with the first token.
     """

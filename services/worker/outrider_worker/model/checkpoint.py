@@ -129,16 +129,24 @@ class Checkpoint:
 def _files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if not index.is_file():
-        single = folder / "model.safetensors"
-        if not single.is_file():
-            raise ModelError(f"{folder} holds no safetensors weights")
-        return [single]
+        return [_only_file(folder)]
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{index} cannot be read: {error}") from error
     # Names only: an index must not reach outside its folder.
     return [folder / Path(str(name)).name for name in sorted(names)]
+
+
+def _only_file(folder: Path) -> Path:
+    """The usual one; exports of a part of a model call theirs otherwise."""
+    usual = folder / "model.safetensors"
+    found = [usual] if usual.is_file() else sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise ModelError(f"{folder} holds no safetensors weights")
+    if len(found) > 1:
+        raise ModelError(f"{folder} holds {len(found)} safetensors files and no {_INDEX}")
+    return found[0]
 
 
 def _open(path: Path) -> Any:

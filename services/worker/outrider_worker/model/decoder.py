@@ -8,7 +8,7 @@ A family that differs in more than settings brings attention or feed-forward of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from outrider_worker.linear import Linear, make_linear
 from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.layers import RmsNorm
 from outrider_worker.model.rotary import Rotary, Turns
+from outrider_worker.model.taps import Taps
 from outrider_worker.model.weights import Weights, feed_forward, fused_linear, linear
 
 if TYPE_CHECKING:
@@ -144,28 +145,43 @@ class Decoder:
         return self._stack is not None
 
     @torch.inference_mode()
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """See CausalLM.embed."""
+        return self._embedding.index_select(0, token_ids)
+
     def forward(self, rows: Rows, pool: KvPool) -> Tensor:
         """See CausalLM.forward."""
+        return self.forward_with_features(rows, pool, ())[0]
+
+    @torch.inference_mode()
+    def forward_with_features(
+        self, rows: Rows, pool: KvPool, boundaries: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """See CausalLM.forward_with_features."""
         shared = Forward(
             pool=pool,
             plans={window: self._plan(rows, pool, window) for window in self._windows},
             index=SlotIndex.of(rows.slots),
             turns=self._rotary.turns(rows.positions),
         )
-        x = self._embedding.index_select(0, rows.token_ids)
-        return self._norm(self._run_layers(x, shared))
+        x = self.embed(rows.token_ids)
+        taps = Taps(boundaries, self._config.layers, x)
+        hidden = self._norm(self._run_layers(x, shared, taps))
+        return hidden, taps.features(hidden)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """See CausalLM.logits."""
         return self._head(hidden).float()
 
-    def _run_layers(self, x: Tensor, shared: Forward) -> Tensor:
+    def _run_layers(self, x: Tensor, shared: Forward, taps: Taps) -> Tensor:
         """[R, d] → [R, d]; x is used up."""
         if self._stack is not None:
-            return self._stack.run(x, shared)
-        for layer in self._layers:
+            return self._stack.run(x, shared, taps)
+        taps.take(0, x)
+        for after, layer in enumerate(self._layers, start=1):
             x = layer(x, shared)
+            taps.take(after, x)
         return x
 
     def _fused_stack(self) -> FusedStack | None:

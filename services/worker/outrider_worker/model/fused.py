@@ -22,6 +22,7 @@ from outrider_worker.kernels.team import Team, find_team
 from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.decoder import Attention, Forward, Layer
 from outrider_worker.model.layers import GatedFeedForward
+from outrider_worker.model.taps import Taps
 
 
 class FusedStack:
@@ -34,20 +35,28 @@ class FusedStack:
         self._ffn = config.ffn_size
         self._row_floats = _scratch_floats(config)
 
-    def run(self, x: Tensor, shared: Forward) -> Tensor:
-        """[R, d] → [R, d]; x is used up. K and V of the rows are written on the way."""
+    def run(self, x: Tensor, shared: Forward, taps: Taps) -> Tensor:
+        """[R, d] → [R, d]; x is used up. K and V of the rows are written on the way.
+
+        One job for each run of layers that no tap parts: a job knows nothing of taps, and layers
+        give the same bits however they are shared out over jobs.
+        """
         scratch = [x.new_empty(x.shape[0], width) for width in self._row_floats.values()]
         layers = self._layers_with(shared)
         stack = np.zeros(1, STACK)
         for name, buffer in zip(self._row_floats, scratch, strict=True):
             stack[name] = buffer.data_ptr()
         turns, index = shared.turns, shared.index
-        stack["x"], stack["layers"] = x.data_ptr(), layers.ctypes.data
+        stack["x"] = x.data_ptr()
         stack["cos"], stack["sin"] = turns.cos.data_ptr(), turns.sin.data_ptr()
         stack["page"], stack["offset"] = index.page.data_ptr(), index.offset.data_ptr()
-        stack["layer_count"], stack["hidden"] = len(layers), x.shape[1]
-        stack["ffn"] = self._ffn
-        self._team.run(RUN, stack.ctypes.data, torch.get_num_threads())
+        stack["hidden"], stack["ffn"] = x.shape[1], self._ffn
+        taps.take(0, x)
+        for first, end in taps.parts():
+            part = layers[first:end]
+            stack["layers"], stack["layer_count"] = part.ctypes.data, len(part)
+            self._team.run(RUN, stack.ctypes.data, torch.get_num_threads())
+            taps.take(end, x)
         return x
 
     def _layers_with(self, shared: Forward) -> NDArray[np.void]:

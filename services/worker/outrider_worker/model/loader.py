@@ -81,9 +81,9 @@ def _unused(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _mtp(config: ModelConfig) -> tuple[str, ...]:
-    """What the names of the drafting layers' tensors begin with."""
+    """What the names of the drafting layers' tensors begin with, in every family."""
     behind = range(config.layers, config.layers + config.mtp_layers)
-    return tuple(f"model.layers.{layer}." for layer in behind)
+    return (*(f"model.layers.{layer}." for layer in behind), "mtp.", "model.mtp_layers.")
 
 
 def _counting(

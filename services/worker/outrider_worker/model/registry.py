@@ -80,6 +80,7 @@ ARCHITECTURES: Mapping[str, Callable[[], Architecture]] = {
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _mistral,
     "Qwen2ForCausalLM": _qwen2,
+    "MiMoForCausalLM": _qwen2,  # beside its drafting layers, a Qwen2
     "Qwen3ForCausalLM": _qwen3,
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "DeepseekV2ForCausalLM": lambda: _deepseek(2),

@@ -38,6 +38,9 @@ _FAILURES = {
     FailureCode.DEADLINE: wire.FAILURE_CODE_DEADLINE,
 }
 MAX_SALT_BYTES = 64
+MAX_REQUEST_ID_CHARACTERS = 256
+MAX_CLASS_LABEL_CHARACTERS = 64
+MAX_PREDICTION_TOKENS = 128 * 1024
 
 
 def request_key(owner: str, message: wire.Submit) -> RequestKey:
@@ -64,14 +67,14 @@ def spec_from_wire(
         class_label=message.class_label,
         tenant_salt=message.tenant_salt,
         deadline_s=now_s + message.deadline_ms / 1e3 if message.deadline_ms else None,
+        prediction_ids=tuple(message.prediction_ids),
     )
 
 
 def _refuse_unsupported(message: wire.Submit, drafters: Iterable[str]) -> None:
     """What this worker cannot honour is refused by name, never dropped silently."""
-    for name in ("adapter", "prediction_ids"):
-        if getattr(message, name):
-            raise unsupported(name)
+    if message.adapter:
+        raise unsupported("adapter")
     drafter = message.speculation.drafter
     if drafter and drafter not in set(drafters):
         raise invalid("speculation.drafter", f"drafter {drafter!r} is not loaded")
@@ -80,18 +83,29 @@ def _refuse_unsupported(message: wire.Submit, drafters: Iterable[str]) -> None:
 def _check_submit(message: wire.Submit, vocab_size: int) -> None:
     if not message.request_id:
         raise invalid("request_id", "request_id must not be empty")
+    _check_length("request_id", message.request_id, MAX_REQUEST_ID_CHARACTERS)
+    _check_length("class_label", message.class_label, MAX_CLASS_LABEL_CHARACTERS)
     if not message.prompt_ids:
         raise invalid("prompt_ids", "the prompt is empty")
     if len(message.tenant_salt) > MAX_SALT_BYTES:
         raise invalid("tenant_salt", f"tenant_salt must have at most {MAX_SALT_BYTES} bytes")
-    for name in ("prompt_ids", "resumed_ids"):
+    if len(message.prediction_ids) > MAX_PREDICTION_TOKENS:
+        text = f"prediction_ids must have at most {MAX_PREDICTION_TOKENS} ids"
+        raise invalid("prediction_ids", text)
+    for name in ("prompt_ids", "resumed_ids", "prediction_ids"):
         check_ids(name, getattr(message, name), vocab_size)
+
+
+def _check_length(name: str, text: str, most_characters: int) -> None:
+    if len(text) > most_characters:
+        raise invalid(name, f"{name} must have at most {most_characters} characters")
 
 
 def _speculation(options: wire.SpeculationOptions) -> SpeculationLimits:
     return SpeculationLimits(
         enabled=options.enabled if options.HasField("enabled") else None,
         max_draft_tokens=options.max_draft_tokens if options.HasField("max_draft_tokens") else None,
+        drafter=options.drafter,
     )
 
 
@@ -131,4 +145,6 @@ def _totals(totals: SpeculationTotals) -> wire.SpeculationTotals:
         verified_tokens=totals.verified_tokens,
         accepted_tokens=totals.accepted_tokens,
         acceptance_histogram=totals.acceptance_histogram,
+        accepted_prediction_tokens=totals.accepted_prediction_tokens,
+        rejected_prediction_tokens=totals.rejected_prediction_tokens,
     )

@@ -26,6 +26,7 @@ OPTIONS = (
     "bad_words",
     "logprobs",
     "tenant_salt",
+    "prediction_ids",
 )
 """Fields beyond the basic ones that work with every model."""
 GRAMMAR_OPTION = "grammar"
@@ -38,7 +39,6 @@ MAX_BIASES, MAX_BIAS = 1024, 100.0
 MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 128, 32
 MAX_STOP_TOKEN_IDS = 1024
 MAX_TOP_LOGPROBS = 20
-MAX_GRAMMAR_BYTES = 64 * 1024
 
 _GRAMMARS = {
     wire.GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.JSON_SCHEMA,
@@ -81,7 +81,7 @@ def sampling_params(message: wire.Submit, vocab_size: int) -> SamplingParams:
 
 
 def grammar_of(message: wire.Submit) -> Grammar | None:
-    """What the answer must look like; not compiled yet.
+    """What the answer must look like; its length is the compiler's business.
 
     Raises:
         RequestRefused: INVALID, naming `grammar`.
@@ -93,8 +93,6 @@ def grammar_of(message: wire.Submit) -> Grammar | None:
         raise invalid("grammar", "the grammar's kind is unknown")
     if not text:
         raise invalid("grammar", "the grammar is empty")
-    if len(text.encode()) > MAX_GRAMMAR_BYTES:
-        raise invalid("grammar", f"the grammar is longer than {MAX_GRAMMAR_BYTES} bytes")
     return Grammar(kind, text)
 
 

@@ -40,6 +40,10 @@ class SampledRows:
         """Some of the rows, over the same state."""
         return replace(self, seat=self.seat[rows], known=self.known[rows], index=self.index[rows])
 
+    def ahead(self, tokens: int) -> SampledRows:
+        """The rows so many tokens further on in the same lines."""
+        return replace(self, known=self.known + tokens, index=self.index + tokens)
+
     def trimmed(self) -> SampledRows:
         """The same without the end of the lines that none of the rows sees. Waits for a device."""
         return replace(self, history=self.history[:, : int(self.known.max())])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outrider_worker.engine.types import SamplingParams
-from outrider_worker.sampling.draw import DrawColumns
+from outrider_worker.sampling.columns import DrawColumns
 from outrider_worker.sampling.padded import NO_TOKEN, PaddedLists, uploaded
 from outrider_worker.sampling.stages import Stages, stages_of
 

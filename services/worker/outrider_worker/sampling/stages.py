@@ -10,7 +10,7 @@ from outrider_worker.engine.types import SamplingParams
 
 
 class Stages(Flag):
-    """Steps beyond the plain argmax."""
+    """Steps beyond the plain argmax, and what else a row allows."""
 
     NONE = 0
     PENALTIES = auto()
@@ -23,6 +23,9 @@ class Stages(Flag):
     FILTER = auto()
     """min-p, top-k or top-p; only ever together with DRAW."""
     LOGPROBS = auto()
+    RELAXED = auto()
+    """Drafts may be accepted that are nearly as good as the target's own token. Never with
+    logprobs: they are of what the target would say."""
 
 
 ADJUSTING = Stages.PENALTIES | Stages.BIAS | Stages.BAD_WORDS | Stages.MIN_TOKENS | Stages.MASK
@@ -41,6 +44,7 @@ def stages_of(params: SamplingParams) -> Stages:
         Stages.DRAW: draws,
         Stages.FILTER: draws and (params.min_p > 0 or params.top_k > 0 or params.top_p < 1),
         Stages.LOGPROBS: params.top_logprobs is not None,
+        Stages.RELAXED: params.relaxed and params.top_logprobs is None,
     }
     stages = Stages.NONE
     for stage, wanted in asked.items():

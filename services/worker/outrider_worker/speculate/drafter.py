@@ -1,6 +1,7 @@
-"""The drafter seam: what every way of guessing the next tokens has to offer.
+"""The seam of drafters on the host, and what all drafters declare of themselves.
 
-Knows the protocol, the traits and the registry of names; knows no drafter's insides.
+Knows the protocol, the traits and the registry of names; knows no drafter's insides. Drafters on
+the device have a seam of their own (`speculate.device`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +9,14 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, runtime_checkable
 
-from outrider_worker.engine.types import Draft, RequestKey
+from outrider_worker.engine.types import Draft, RequestKey, RequestSpec
+from outrider_worker.speculate.cuts import Cut
 
-if TYPE_CHECKING:
-    from torch import Tensor
+NO_DRAFTER = "none"
+PREDICTED = "predicted"
+"""The drafter that serves what the client predicts; its counts are reported apart."""
 
 
 class DrafterCost(Enum):
@@ -30,6 +33,13 @@ class DrafterTraits:
 
     sparse: often proposes fewer drafts than asked for. score_bins: bins in use, 1 without scores.
     writes_kv: writes K/V of its own into the pages.
+    block_tokens: slots from the anchor's on that a proposal writes, however few drafts it is asked
+        for; 0: as many as drafts.
+    lookahead_tokens: how many tokens behind a position its state there depends on.
+    max_context_tokens: positions it can handle; None: as many as the target.
+    score_cut: the most that its scores look at, see `cuts`. A confidence of the batch's chooser is
+        no more than PAST wherever that matters; a drafter that scores by its own probability of
+        the token it drew says OWN_TOKEN.
     """
 
     name: str
@@ -39,6 +49,14 @@ class DrafterTraits:
     sparse: bool = False
     score_bins: int = 1
     writes_kv: bool = False
+    block_tokens: int = 0
+    lookahead_tokens: int = 0
+    max_context_tokens: int | None = None
+    score_cut: Cut = Cut.PAST
+
+    def scratch_slots(self, tokens: int) -> int:
+        """Slots that a proposal of `tokens` drafts writes, the first one being the anchor's."""
+        return max(tokens, self.block_tokens) if self.writes_kv and tokens else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +68,14 @@ class Ask:
 
 
 class Drafter(Protocol):
-    """Proposes tokens; the target decides. A drafter can only change speed, never text.
-
-    `features` are the target's hidden states of the tokens handed over, [tokens, width], for
-    drafters whose traits need them; None for the others.
+    """A drafter on the host. It proposes tokens, the target decides: it can only change speed,
+    never text. Its state is a function of the tokens handed over, so there is nothing to roll back.
     """
 
     @property
     def traits(self) -> DrafterTraits: ...
 
-    def prefill(
-        self, key: RequestKey, token_ids: Sequence[int], features: "Tensor | None" = None
-    ) -> None:
+    def prefill(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         """Start (or go on with the next chunk of) a request's committed history."""
         ...
 
@@ -69,9 +83,7 @@ class Drafter(Protocol):
         """One draft for each ask, in order, no longer than asked; empty ones are allowed."""
         ...
 
-    def observe(
-        self, key: RequestKey, token_ids: Sequence[int], features: "Tensor | None" = None
-    ) -> None:
+    def observe(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         """Append what a round really committed."""
         ...
 
@@ -80,13 +92,25 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsRequests(Protocol):
+    """What a host drafter offers besides, if it wants to know more of a request than its tokens:
+    what its client predicts, where its answer begins, whose it is."""
+
+    def begin(self, spec: RequestSpec) -> None:
+        """The request whose history comes next; always followed by `prefill`."""
+        ...
+
+
 DrafterFactory = Callable[[int], Drafter]
 """Builds a drafter from the deployment's longest draft length, in tokens."""
 
 _BUILT_IN: Mapping[str, str] = {
     "ngram": "outrider_worker.speculate.ngram:NgramDrafter",
+    "suffix": "outrider_worker.speculate.suffix:SuffixDrafter",
+    "suffix-shared": "outrider_worker.speculate.suffix:sharing_suffix_drafter",
+    PREDICTED: "outrider_worker.speculate.predicted:PredictedDrafter",
 }
-NO_DRAFTER = "none"
 
 
 class UnknownDrafter(ValueError):

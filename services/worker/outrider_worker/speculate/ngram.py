@@ -6,13 +6,9 @@ Source: Saxena, "Prompt Lookup Decoding" (2023); incremental index of our own.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from outrider_worker.engine.types import MAX_SCORE_BINS, NO_DRAFT, Draft, RequestKey
 from outrider_worker.speculate.drafter import Ask, DrafterCost, DrafterTraits
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MIN_MATCH_TOKENS = 2
 MAX_INDEXED_TOKENS = 4
@@ -77,17 +73,13 @@ class NgramDrafter:
     def traits(self) -> DrafterTraits:
         return self._traits
 
-    def prefill(
-        self, key: RequestKey, token_ids: Sequence[int], features: "Tensor | None" = None
-    ) -> None:
+    def prefill(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         self._histories.setdefault(key, _History()).extend(token_ids)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._propose_one(ask) for ask in asks]
 
-    def observe(
-        self, key: RequestKey, token_ids: Sequence[int], features: "Tensor | None" = None
-    ) -> None:
+    def observe(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         self._histories[key].extend(token_ids)
 
     def release(self, key: RequestKey) -> None:

@@ -6,13 +6,9 @@ registry: nothing but code that constructs it can turn it on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from outrider_worker.engine.types import NO_DRAFT, Draft, RequestKey
 from outrider_worker.speculate.drafter import Ask, DrafterCost, DrafterTraits
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Script = Callable[[int, int], int]
 """(round of the request, drafts asked for) → how many of them shall be right."""
@@ -58,15 +54,11 @@ class ScriptedDrafter:
     def traits(self) -> DrafterTraits:
         return self._traits
 
-    def prefill(
-        self, key: RequestKey, token_ids: Sequence[int], features: "Tensor | None" = None
-    ) -> None:
+    def prefill(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         self._committed.setdefault(key, []).extend(token_ids)
         self._rounds[key] = 0
 
-    def observe(
-        self, key: RequestKey, token_ids: Sequence[int], features: "Tensor | None" = None
-    ) -> None:
+    def observe(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         self._committed[key].extend(token_ids)
 
     def release(self, key: RequestKey) -> None:
@@ -74,10 +66,12 @@ class ScriptedDrafter:
         self._rounds.pop(key, None)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        return [self._propose_one(ask) if ask.tokens > 0 else NO_DRAFT for ask in asks]
+        return [self._propose_one(ask) for ask in asks]
 
     def _propose_one(self, ask: Ask) -> Draft:
-        right = self._right_tokens(ask.key, ask.tokens)
+        if ask.key not in self._committed or ask.tokens <= 0:
+            return NO_DRAFT
+        right = self._right_tokens(ask.key, min(ask.tokens, self._traits.max_draft_tokens))
         wanted = self._script(self._rounds[ask.key], ask.tokens)
         self._rounds[ask.key] += 1
         token_ids = tuple(

@@ -11,7 +11,6 @@ Knows: the curve, S_j = P(the first j drafts are accepted). Does not know: model
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import floor, log2
 
 import torch
 from torch import Tensor
@@ -20,9 +19,8 @@ from outrider_worker.engine.types import MAX_SCORE_BINS
 from outrider_worker.philox import uniform
 from outrider_worker.speculate.device import DeviceDrafts, DraftBatch
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
-from outrider_worker.speculate.verify import Verdict
-
-_BINS_PER_HALVING = 2
+from outrider_worker.speculate.scores import score_bin
+from outrider_worker.speculate.verify import Coupled, JudgedRows, Verdict
 
 
 class SyntheticDrafter:
@@ -60,13 +58,15 @@ class SyntheticDrafter:
         )
 
 
-class SyntheticVerifier:
+class SyntheticVerifier(Coupled):
     """Accepts by the curve (a Verifier that does *not* keep the target's law).
 
     The noise is a function of the seed, the seat and the tokens known: one number u for each
     round of a request, of which the first j drafts are accepted if u < S_j. So the outcome does
     not depend on the batch, and a longer draft extends what a shorter one would have given.
     """
+
+    name = "synthetic"
 
     def __init__(
         self, survival: Sequence[float], seed: int, device: torch.device | str = "cpu"
@@ -75,25 +75,18 @@ class SyntheticVerifier:
         self._survival = torch.tensor(_checked(survival), dtype=torch.float64, device=device)
         self._seed = seed
 
-    def verify(
-        self, samples: Tensor, drafts: Tensor, lengths: Tensor, seats: Tensor, known: Tensor
-    ) -> Verdict:
+    def verify(self, rows: JudgedRows) -> Verdict:
         """See Verifier.verify; what is emitted are the target's samples."""
+        return Verdict(
+            accepted=torch.minimum(self.forced(rows.seats, rows.known), rows.lengths),
+            emitted=rows.samples(),
+        )
+
+    def forced(self, seats: Tensor, known: Tensor) -> Tensor:
+        """[n] how many drafts the curve accepts in the rounds of `seats` at `known` tokens."""
         one_each = torch.zeros_like(seats)[:, None]
         u = uniform(one_each, torch.full_like(seats, self._seed), choice=seats, index=known)
-        forced = (u < self._survival).sum(dim=1)
-        return Verdict(accepted=torch.minimum(forced, lengths), emitted=samples)
-
-
-def score_bin(survival: float) -> int:
-    """The bin of an estimated survival, two bins for each halving: 15 from 2^-½ up, 0 below 2^-7½.
-
-    Bin b holds 2^((b-16)/2) ≤ S < 2^((b-15)/2).
-    """
-    if survival <= 0:
-        return 0
-    place = MAX_SCORE_BINS + floor(_BINS_PER_HALVING * log2(survival))
-    return min(max(place, 0), MAX_SCORE_BINS - 1)
+        return (u < self._survival).sum(dim=1)
 
 
 def _checked(survival: Sequence[float]) -> list[float]:

@@ -11,8 +11,9 @@ from outrider_planner.log import journal as journal_module
 from outrider_planner.log.entries import Entry, decode
 from outrider_planner.log.file import FileSink, read_lines
 from outrider_planner.log.journal import LogJournal
-from outrider_planner.log.stream import HEAD_EVERY_ENTRIES, StreamSink, read_stream
-from outrider_planner.store.base import Page
+from outrider_planner.log.stream import StreamSink, read_stream
+from outrider_planner.store.base import LogLimits, Page
+from outrider_planner.store.errands import LogErrands
 from outrider_planner.store.memory import MemoryStore
 from tests.unit.planner.builders import make_report, make_rounds
 
@@ -117,13 +118,29 @@ async def test_a_beginning_is_wanted_once_at_first() -> None:
 
 async def test_the_stream_is_read_back_in_pages() -> None:
     store, waiting = MemoryStore(lambda: 0.0), list[tuple[str, str]]()
-    sink = StreamSink(lambda name, line: waiting.append((name, line)), lambda: 0)
-    due = [await sink.write(["x"] * (HEAD_EVERY_ENTRIES // 2)) for _ in range(3)]
-    assert due == [False, True, False]
+    sink = StreamSink(lambda name, line, _: waiting.append((name, line)), lambda: 0)
+    due = [await sink.write(["x"] * 2_500) for _ in range(3)]
+    assert due == [False, True, False], "a quarter of the entries that are kept"
     lines = [f"line {number}" for number in range(600)]
     (name, _) = waiting[0]
     await store.append(name, Page("a", 1, lines), 1000)
     assert [line async for line in read_stream(store)] == lines
+
+
+async def test_large_entries_make_the_stream_shorter_and_its_beginnings_more_frequent() -> None:
+    limits = LogLimits(most_entries=1000, most_bytes=40_000)
+    sink = StreamSink(lambda *_: None, lambda: 0, limits)
+    assert [await sink.write(["x" * 400] * 20) for _ in range(3)] == [False, True, False]
+    store = MemoryStore(lambda: 0.0)
+    errands = LogErrands(store, "a", lambda _outcome: None)
+    for size, kept in ((20, 1000), (4000, 10)):
+        for _ in range(6000):
+            errands.put("decisions", "x" * size, limits)
+            if errands.names() == ["decisions"]:
+                await errands.run("decisions")
+        found = await store.entries("decisions", "", 5000)
+        assert len(found) == kept
+        assert sum(len(text) for _, text in found) <= limits.most_bytes
 
 
 async def test_stopping_writes_what_waits(tmp_path: Path) -> None:

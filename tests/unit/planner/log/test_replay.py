@@ -16,8 +16,17 @@ from outrider_planner.log.compare import over_time, summary
 from outrider_planner.log.entries import Entry, LogError, TornLineError, decode, encode
 from outrider_planner.log.recorder import RecordedPlanner
 from outrider_planner.log.replay import AS_LOGGED, Replay, Sample
-from tests.unit.planner.builders import World, make_cell, make_hello, make_report, make_table
+from tests.unit.planner.builders import (
+    World,
+    make_cell,
+    make_hello,
+    make_report,
+    make_rounds,
+    make_table,
+)
 from tests.unit.planner.joined import HELLO
+
+FLEET = [f"worker-{number}" for number in range(8)]
 
 
 class Lines:
@@ -61,6 +70,22 @@ def busy_day() -> tuple[RecordedPlanner, Lines]:
     return planner, lines
 
 
+def busy_fleet(seconds: int = 8) -> tuple[RecordedPlanner, Lines]:
+    """Eight workers that are planned together; one of them differs from the fourth second on."""
+    planner, lines = recorded(PlannerConfig(share_from_workers=4))
+    for stream, name in enumerate(FLEET):
+        planner.on_hello(make_hello(incarnation=name), stream, 0.0)
+    planner.replan(0.0)
+    for second in range(1, seconds):
+        for stream, name in enumerate(FLEET):
+            hits = 2 if second >= 4 and name == FLEET[-1] else 30
+            cell = make_cell((32, 32), (32, 32), (hits, hits))
+            report = make_report(second, make_rounds(16), cell)
+            planner.on_reports(name, stream, report, float(second))
+        planner.replan(float(second))
+    return planner, lines
+
+
 def played(lines: Lines, policies: Sequence[str] = ()) -> tuple[Replay, list[Sample]]:
     replay = Replay(policies, parse)
     return replay, list(replay.play(lines.entries()))
@@ -74,6 +99,47 @@ def test_a_replay_finds_the_same_integers() -> None:
     assert (replay.agreement.same, replay.agreement.different) == (version, 0)
     assert (replay.agreement.lost, replay.agreement.taken_up) == (0, 0)
     assert {sample.requests for sample in samples} == {1, 6}
+
+
+def test_every_worker_of_a_group_is_logged_and_played() -> None:
+    planner, lines = busy_fleet()
+    plans = [entry for entry in lines.entries() if entry["k"] == "plan"]
+    assert len({entry["worker"] for entry in plans}) < len(FLEET), "some never asked themselves"
+    sent = [sent for entry in plans for sent in entry["plans"]]
+    latest = {name: version for item in sent for name, version in item["workers"].items()}
+    assert latest == {name: planner.workers[name].version for name in FLEET}
+    replay, samples = played(lines, ["off", "lightspec"])
+    assert replay.agreement.different == 0, replay.agreement.first_difference
+    assert replay.agreement.same == sum(latest.values())
+    by_worker = {name: [s for s in samples if s.worker == name] for name in FLEET}
+    assert min(map(len, by_worker.values())) >= 7, "as often as each of them had news"
+    assert all(None not in sample.cells.values() for sample in samples)
+
+
+@pytest.mark.parametrize("change", ["integers", "version", "left_out", "invented", "held"])
+def test_what_another_of_the_group_was_sent_is_verified(change: str) -> None:
+    _, lines = busy_fleet(3)
+    entries = lines.entries()
+    first = next(entry for entry in entries if entry["k"] == "plan" and entry["plans"])
+    (sent,) = first["plans"]
+    other = next(name for name in sent["workers"] if name != first["worker"])
+    version = sent["workers"][other]
+    if change == "integers":
+        plan = {**sent["plan"], "draft_tokens": {"ngram": [0] * len(sent["plan"]["ladder"])}}
+        first["plans"].append({"workers": {other: sent["workers"].pop(other)}, "plan": plan})
+    elif change == "version":
+        sent["workers"][other] = version + 1
+    elif change == "left_out":
+        del sent["workers"][other]
+    elif change == "invented":
+        later = [e for e in entries if e["k"] == "plan" and not e["plans"]]
+        later[0]["plans"] = [{"workers": {other: 7}, "plan": sent["plan"]}]
+    else:
+        first["held"] = True
+    replay = Replay((), parse)
+    list(replay.play(entries))
+    assert replay.agreement.different == 1
+    assert (first["worker"] if change == "held" else other) in replay.agreement.first_difference
 
 
 def test_a_plan_that_was_not_decided_so_is_found() -> None:

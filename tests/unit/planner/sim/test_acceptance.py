@@ -21,7 +21,7 @@ from outrider_planner.sim.acceptance import (
     score_bins,
 )
 from outrider_planner.sim.scenarios import INFORMATIVE, PERFECT
-from outrider_worker.speculate.synthetic import score_bin
+from outrider_worker.speculate.scores import score_bin
 
 COUNT = 40_000
 

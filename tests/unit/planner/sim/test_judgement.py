@@ -65,6 +65,8 @@ def test_claims_are_met_by_their_mean_and_say_so(tmp_path: Path) -> None:
     assert [item["met"] for item in written] == [True, False]
     assert {"claim", "target", "value", "low", "high", "met"} <= set(written[0])
     assert report.claim_lines(claims).splitlines()[1].startswith("MISSED tax")
+    single = report.claim_lines([Claim("fast", 1.0, 1.1, 1.1, 1.1)])
+    assert single == "met    fast: 1.1000, target ≥ 1", "one repetition has no interval"
 
 
 def test_the_command_plays_a_scenario_and_leaves_table_json_and_plot(tmp_path: Path) -> None:
@@ -74,6 +76,8 @@ def test_the_command_plays_a_scenario_and_leaves_table_json_and_plot(tmp_path: P
     arguments += ["--json", str(out), "--plots", str(tmp_path / "plots"), "--processes", "1"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
+    assert ", 1 repetition\n" in result.output
+    assert "±" not in result.output
     (found,) = json.loads(out.read_text())
     rates = {row["policy"]: row["tokens_per_s"] for row in found["policies"]}
     assert rates["two_stage"] > 1.5 * rates["off"]
@@ -86,7 +90,6 @@ def test_the_command_plays_a_scenario_and_leaves_table_json_and_plot(tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a scenario"),
         (["nowhere"], "unknown scenario"),
         (["--suite", "others"], "unknown suite"),
         (["ramp", "--requests", "4"], "sets its own load"),
@@ -98,6 +101,14 @@ def test_mistakes_are_named(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["simulate", *arguments])
     assert result.exit_code == 2
     assert words in result.output
+
+
+def test_without_a_name_the_scenarios_are_listed_with_what_they_are() -> None:
+    result = CliRunner().invoke(app, ["simulate"])
+    assert result.exit_code == 0
+    told = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line[:2] == "  ")
+    assert list(told) == [*NAMED, "--suite"]
+    assert len(set(told.values())) == len(told)
 
 
 def test_every_named_scenario_can_be_made() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider_worker.engine.drafting import Drafters
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.feeding import DROP_AFTER_ROUNDS
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.types import Draft, RequestKey, RequestSpec
@@ -131,8 +131,8 @@ def test_no_draft_is_made_for_a_request_that_has_ended(cut: str) -> None:
 
 
 _PLACES: dict[str, Callable[[], Drafters]] = {
-    "ngram": lambda: Drafters(host=WatchedNgram()),
-    "device-ngram": lambda: Drafters(device=WatchedDevice()),
+    "ngram": lambda: Drafters([WatchedNgram()]),
+    "device-ngram": lambda: Drafters(devices=[WatchedDevice()]),
 }
 
 
@@ -160,22 +160,21 @@ def test_a_seat_keeps_nothing_of_who_sat_there(place: str) -> None:
     for specs in ([long, short], [short]):
         drafters = _PLACES[place]()
         bench = Bench(
-            drafters.host,
-            static_plan("ngram", 7),
-            device_drafter=drafters.device,
-            limits=limits,
+            plan=static_plan("ngram", 7), drafters=drafters, limits=limits
         )
         run(bench, specs[:-1])
-        if isinstance(drafters.device, WatchedDevice):
-            drafters.device.ids.clear()
+        watched = drafters.device.get("ngram")
+        if isinstance(watched, WatchedDevice):
+            watched.ids.clear()
         (answer,) = run(bench, [short])
         totals.append(answer.totals)
         assert answer.token_ids == alone(short).token_ids
         own = {*short.prompt_ids, *answer.token_ids}
-        if isinstance(drafters.device, WatchedDevice):
-            assert drafters.device.ids <= own
-        elif isinstance(drafters.host, WatchedNgram):
-            drafts = drafters.host.proposed
+        looking = drafters.host.get("ngram")
+        if isinstance(watched, WatchedDevice):
+            assert watched.ids <= own
+        elif isinstance(looking, WatchedNgram):
+            drafts = looking.proposed
             assert {t for (key, _), d in drafts.items() if key == short.key for t in d} <= own
         bench.answers.clear()
     assert totals[0] == totals[1]

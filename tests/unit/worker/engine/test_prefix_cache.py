@@ -148,7 +148,7 @@ def test_a_pool_counts_as_far_as_its_drafter_has_fed_it() -> None:
 
 def test_a_lookahead_pool_loses_its_last_page_and_the_target_none() -> None:
     """Case B11."""
-    shelf = Shelf(lookahead_pools=["eagle"])
+    shelf = Shelf(lookahead_pools={"eagle": 1})
     request = shelf.start(TEXT, committed=16)
     shelf.commit(request, 16, eagle=16)
     hit = shelf.cache.match(TEXT, b"", ["eagle"])
@@ -157,7 +157,7 @@ def test_a_lookahead_pool_loses_its_last_page_and_the_target_none() -> None:
 
 def test_a_lookahead_pool_is_not_valid_where_another_token_followed() -> None:
     """The page's tokens are the same, but the drafter had seen another text behind them."""
-    shelf = Shelf(lookahead_pools=["eagle"])
+    shelf = Shelf(lookahead_pools={"eagle": 1})
     shelf.commit(shelf.start(TEXT, committed=20), 20, eagle=20)
     other = (*TEXT[:8], *range(70, 82))
     shelf.commit(shelf.start(other, committed=20), 20, eagle=0)

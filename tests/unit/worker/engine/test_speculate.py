@@ -11,6 +11,7 @@ from outrider_worker.speculate.drafter import Ask, UnknownDrafter, known_drafter
 from outrider_worker.speculate.ngram import MIN_MATCH_TOKENS, NgramDrafter
 from outrider_worker.speculate.select import chain_scores, pick_prefixes
 from outrider_worker.speculate.verify import SamplerMatch
+from tests.unit.worker.tensors.judging import Table, certain
 
 KEY = RequestKey("o", "r")
 small_texts = st.lists(st.integers(0, 3), min_size=0, max_size=60)
@@ -91,19 +92,17 @@ def test_sampler_match_accepts_the_agreeing_prefix(
 
     samples, drafts = table(width + 1), table(width)
     lengths = [data.draw(st.integers(0, width)) for _ in range(requests)]
-    verdict = SamplerMatch().verify(
-        torch.tensor(samples),
-        torch.tensor(drafts, dtype=torch.int64).view(requests, width),
-        torch.tensor(lengths),
-        seats=torch.arange(requests),
-        known=torch.ones(requests).long(),
+    drafted = torch.tensor(drafts, dtype=torch.int64).view(requests, width)
+    rows = Table.many(SamplingParams(), requests).judged(
+        certain(torch.tensor(samples), 3), drafted, torch.tensor(lengths)
     )
+    verdict = SamplerMatch().verify(rows)
     for row in range(requests):
         accepted = 0
         while accepted < lengths[row] and samples[row][accepted] == drafts[row][accepted]:
             accepted += 1
         assert verdict.accepted[row] == accepted
-        assert verdict.emitted[row].tolist() == samples[row]
+        assert verdict.emitted[row, : accepted + 1].tolist() == samples[row][: accepted + 1]
 
 
 def _drafting(class_label: str, bins: tuple[int, ...]) -> Request:

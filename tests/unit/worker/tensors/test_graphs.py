@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import pytest
@@ -15,7 +15,7 @@ from outrider_worker.graphs import (
     CannotCapture,
     CapturedForwards,
     EagerForwards,
-    Replay,
+    Hidden,
     buckets_up_to,
     make_forwards,
 )
@@ -26,6 +26,7 @@ from tests.support.tiny_models import shared_tiny_llama
 from tests.unit.worker.tensors.row_tables import random_text, rows_of, without
 
 BUCKETS = (1, 2, 4, 8)
+BOUNDARIES = (2, 0)
 TEXTS = [random_text(20, seed) for seed in range(8)]
 PAGES = [[page] for page in range(1, 9)]
 COLUMNS = ("token_ids", "positions", "slots", "sequence", "lengths")
@@ -43,13 +44,18 @@ class FakeCapture:
         self.recorded: list[int] = []
         self._refused = refused
 
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
-        result = work().clone()
-        rows = result.shape[0]
+    def __call__(self, work: Callable[[], Hidden]) -> Callable[[], Hidden]:
+        result = tuple(each.clone() for each in work())
+        rows = result[0].shape[0]
         if rows in self._refused:
             raise CannotCapture("operation would make the stream wait")
         self.recorded.append(rows)
-        return lambda: result.copy_(work())
+
+        def replay() -> Hidden:
+            hidden, features = (old.copy_(new) for old, new in zip(result, work(), strict=True))
+            return hidden, features
+
+        return replay
 
 
 class Watched:
@@ -60,10 +66,18 @@ class Watched:
         self.config = self._model.config
         self.seen: list[Rows] = []
 
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return self._model.embed(token_ids)
+
     def forward(self, rows: Rows, pool: KvPool) -> Tensor:
+        return self.forward_with_features(rows, pool, ())[0]
+
+    def forward_with_features(
+        self, rows: Rows, pool: KvPool, boundaries: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         columns = {name: getattr(rows, name).clone() for name in COLUMNS}
         self.seen.append(without(rows, **columns))
-        return self._model.forward(rows, pool)
+        return self._model.forward_with_features(rows, pool, boundaries)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._model.logits(hidden)
@@ -79,14 +93,18 @@ class Scene:
         self.pool, self._twin_pool = (
             KvPool.of_pages(self.model.config, 9, torch.float32) for _ in range(2)
         )
-        self.forwards = CapturedForwards(self.model, self.pool, self.table, BUCKETS, self.capture)
-        self._eager = EagerForwards(tiny_model())
+        self.forwards = CapturedForwards(
+            self.model, self.pool, self.table, BUCKETS, self.capture, BOUNDARIES
+        )
+        self._eager = EagerForwards(tiny_model(), BOUNDARIES)
 
     def check(self, count: int, at: int) -> None:
         """One row each of the first `count` texts at position `at`: equals the eager forward."""
         rows = self.rows(count, at)
-        expected = self._eager(rows, self._twin_pool)
-        assert torch.equal(self.forwards(rows, self.pool), expected)
+        for expected, found in zip(
+            self._eager(rows, self._twin_pool), self.forwards(rows, self.pool), strict=True
+        ):
+            assert torch.equal(found, expected)
 
     def rows(self, count: int, at: int) -> Rows:
         spans = [(which, range(at, at + 1)) for which in range(count)]
@@ -132,8 +150,8 @@ def test_rows_beyond_the_largest_bucket_run_eagerly_and_are_counted() -> None:
     spans = [(which, range(2)) for which in range(5)]
     rows = dataclasses.replace(rows_of(TEXTS, PAGES, spans), page_table=scene.table)
     for _ in range(2):
-        hidden = scene.forwards(rows, scene.pool)
-    assert hidden.shape[0] == 10
+        hidden, features = scene.forwards(rows, scene.pool)
+    assert (hidden.shape, features.shape) == ((10, 48), (10, 96))
     assert scene.forwards.fallbacks == {10: 2}
     assert scene.forwards.bucket(10) == 10
 

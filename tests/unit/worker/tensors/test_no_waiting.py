@@ -14,11 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider_worker.attention import make_attention
 from outrider_worker.engine.records import LaunchMode
+from outrider_worker.engine.types import SamplingParams
 from outrider_worker.model.loader import load_model
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
+from outrider_worker.speculate.draft_laws import DraftLaws
+from outrider_worker.speculate.rejection import RejectionVerifier
+from outrider_worker.speculate.relaxed import RelaxedRule, RelaxedVerifier
+from outrider_worker.speculate.verify import SamplerMatch, Verifier
 from outrider_worker.streams import ImmediateStream, Pending, Work
 from tests.support.engines import Bench, request, static_plan
 from tests.support.tiny_models import shared_tiny_llama
+from tests.unit.worker.tensors.judging import Table
 
 pytest.importorskip("triton")
 
@@ -119,3 +125,35 @@ def test_rounds_run_ahead_without_waiting(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(answer.token_ids for answer in answers)
     assert {record.launch_mode for record in bench.records} == {LaunchMode.AHEAD}
     assert sum(record.verified_tokens for record in bench.records) > 0
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        SamplerMatch(),
+        RelaxedVerifier(RelaxedRule(open_id=5, close_id=6)),
+        RejectionVerifier(DraftLaws(3, 2, 16, torch.bfloat16)),
+        RejectionVerifier(DraftLaws(3, 2, 16, draft_ids=torch.arange(0, 16, 2))),
+    ],
+    ids=["match", "relaxed", "rejection", "rejection, few ids"],
+)
+def test_drafts_are_drawn_and_judged_without_waiting(
+    monkeypatch: pytest.MonkeyPatch, verifier: Verifier
+) -> None:
+    for module in ("chain", "laws"):
+        monkeypatch.setattr(f"outrider_worker.sampling.{module}.picks_rows", lambda logits: False)
+    params = [
+        SamplingParams(relaxed=True),
+        SamplingParams(temperature=1.0, top_p=0.9, relaxed=True),
+        SamplingParams(temperature=1.0, frequency_penalty=1.0),
+    ]
+    table, logits = Table.of(params, [[1, 5, 3]] * 3), torch.zeros(3, 3, 16)
+    next_rows = table.next_rows()
+    with NoWaiting():
+        verifier.given(next_rows.rows.seat)
+        chooser = verifier.chooser(next_rows)
+        drafts = [chooser.choose(logits[:, step], step).token_ids for step in range(2)]
+    rows = table.judged(logits, torch.stack(drafts, dim=1), torch.tensor([2, 1, 2]))
+    with NoWaiting():
+        verdict = verifier.verify(rows)
+    assert verdict.emitted.shape == (3, 3)

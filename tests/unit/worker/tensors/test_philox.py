@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider_worker.philox import philox, uniform, uniform_of_all
+from outrider_worker.philox import Purpose, philox, uniform, uniform_of_all
 
 # Known-answer vectors of Random123 (kat_vectors): counter, key, result.
 KNOWN = [
@@ -55,3 +55,13 @@ def test_uniforms_are_spread_evenly_and_never_reach_the_ends() -> None:
     assert u.min() > 0
     assert u.max() < 1
     assert 50 < chi_square < 160  # 99 degrees of freedom, far beyond 4 sigma on either side
+
+
+def test_purposes_are_streams_that_have_nothing_in_common() -> None:
+    places = torch.arange(5000)
+    where = (torch.full_like(places, 7), torch.zeros_like(places), places)
+    streams = torch.stack(
+        [uniform(torch.zeros(5000, 1).long(), *where, purpose)[:, 0] for purpose in Purpose]
+    )
+    correlated = torch.corrcoef(streams) - torch.eye(len(Purpose))
+    assert float(correlated.abs().max()) < 4 / 5000**0.5

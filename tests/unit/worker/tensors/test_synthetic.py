@@ -6,9 +6,12 @@ All noise is fixed by the seeds below, so the statistical bounds hold always or 
 import pytest
 import torch
 
+from outrider_worker.engine.types import SamplingParams
 from outrider_worker.speculate.device import DraftBatch
 from outrider_worker.speculate.drafter import UnknownDrafter, known_drafters, load_drafter
-from outrider_worker.speculate.synthetic import SyntheticDrafter, SyntheticVerifier, score_bin
+from outrider_worker.speculate.scores import score_bin
+from outrider_worker.speculate.synthetic import SyntheticDrafter, SyntheticVerifier
+from tests.unit.worker.tensors.judging import Table, certain
 
 # A drafter on chat (drafters.md §13), with a sure first draft and a hopeless last one.
 CURVE = (1.0, 0.8, 0.63, 0.36, 0.19, 0.13, 0.004, 0.0)
@@ -19,12 +22,8 @@ SAMPLES = ROUNDS * SEATS
 def accepted(
     verifier: SyntheticVerifier, lengths: torch.Tensor, seats: torch.Tensor, known: torch.Tensor
 ) -> torch.Tensor:
-    """Drafts are never what was sampled: only force can accept them."""
-    samples = torch.ones(len(seats), len(CURVE) + 1).long()
-    drafts = torch.zeros(len(seats), len(CURVE)).long()
-    verdict = verifier.verify(samples, drafts, lengths, seats, known)
-    assert torch.equal(verdict.emitted, samples)
-    return verdict.accepted
+    """Whatever the target thinks."""
+    return torch.minimum(verifier.forced(seats, known), lengths)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +74,15 @@ def test_another_seed_gives_other_lengths(forced: torch.Tensor) -> None:
     assert not torch.equal(other, forced[:SEATS])
 
 
-def test_a_table_wider_than_the_curve_accepts_nothing_behind_it() -> None:
+def test_drafts_are_accepted_by_force_and_what_is_emitted_are_the_samples() -> None:
+    """Drafts are never what was sampled here, and the table is wider than the curve."""
+    samples, drafts = torch.ones(3, 6).long(), torch.zeros(3, 5).long()
+    table = Table.many(SamplingParams(), 3)
     verdict = SyntheticVerifier([1.0, 1.0], seed=0).verify(
-        torch.ones(3, 6).long(),
-        torch.zeros(3, 5).long(),
-        lengths=torch.tensor([5, 1, 0]),
-        seats=torch.arange(3),
-        known=torch.tensor([9, 9, 9]),
+        table.judged(certain(samples, 4), drafts, torch.tensor([5, 1, 0]))
     )
     assert verdict.accepted.tolist() == [2, 1, 0]
+    assert verdict.emitted.tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]]
 
 
 def _batch(device: str = "cpu") -> DraftBatch:
@@ -131,7 +130,5 @@ def test_what_is_no_survival_curve_is_refused(curve: tuple[float, ...]) -> None:
 def test_nothing_is_read_by_the_host() -> None:
     """Tensors without data have nothing to branch on: shapes must follow from shapes."""
     drafts = SyntheticDrafter(CURVE, device="meta").propose(_batch("meta"), 4)
-    samples, row = torch.empty(2, 5, dtype=torch.int64, device="meta"), drafts.lengths
-    verifier = SyntheticVerifier(CURVE, seed=3, device="meta")
-    verdict = verifier.verify(samples, drafts.token_ids, row, row, row)
-    assert verdict.accepted.device.type == "meta"
+    forced = SyntheticVerifier(CURVE, seed=3, device="meta").forced(drafts.lengths, drafts.lengths)
+    assert forced.device.type == "meta"

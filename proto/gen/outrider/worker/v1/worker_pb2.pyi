@@ -198,14 +198,14 @@ class Submit(_message.Message):
     PREDICTION_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Unique per router stream together with choice_index."""
+    """Unique per router stream together with choice_index. 1 to 256 characters."""
     choice_index: _builtins.int
     adapter: _builtins.str
     """LoRA adapter. Reserved: refused by name while workers have none."""
     seed: _builtins.int
     """Always set by the router (random if the client gave none)."""
     class_label: _builtins.str
-    """From the API key's configuration, never from a client's header."""
+    """From the API key's configuration, never from a client's header. At most 64 characters."""
     tenant_salt: _builtins.bytes
     """Separates tenants in the prefix cache: prompts are only shared under equal salts. At most 64
     bytes.
@@ -234,7 +234,9 @@ class Submit(_message.Message):
     def speculation(self) -> Global___SpeculationOptions: ...
     @_builtins.property
     def prediction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens the client predicts (OpenAI "prediction"). Reserved: refused by name until supported."""
+        """What the client expects the answer to hold (OpenAI "prediction"); at most 131072 tokens. Changes
+        speed, never text.
+        """
 
     @_builtins.property
     def logprobs(self) -> Global___LogprobsOptions:
@@ -558,7 +560,7 @@ class RequestTokens(_message.Message):
     def failure(self) -> Global___Failure: ...
     @_builtins.property
     def totals(self) -> Global___SpeculationTotals:
-        """Set together with the end."""
+        """Set together with the end; for a request with a prediction, as they are so far with all news."""
 
     def __init__(
         self,
@@ -683,9 +685,9 @@ class SpeculationTotals(_message.Message):
     verified_tokens: _builtins.int
     accepted_tokens: _builtins.int
     accepted_prediction_tokens: _builtins.int
-    """Reserved, 0."""
+    """Drafts that came from prediction_ids and are among token_ids."""
     rejected_prediction_tokens: _builtins.int
-    """Reserved, 0."""
+    """Drafts that came from prediction_ids, were verified and are not among token_ids."""
     @_builtins.property
     def acceptance_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Index a = number of steps that accepted exactly a drafts."""

@@ -50,7 +50,7 @@ class DsparkPolicy:
 
 def _decide(item: DrafterStatistics, length: int, cost: CostModel) -> DrafterDecision:
     name, gain = item.traits.name, item.gain
-    stages = [tabulate(name, gain, cost, steps) for steps in chunks(cost.ladder)]
+    stages = [tabulate(name, gain, cost, steps) for steps in chunks(cost)]
     taken = [stage.taken(_columns(stage, cost)) for stage in stages]
     verify, accepted, pass_s, prepare_s = map(np.concatenate, zip(*taken, strict=True))
     tokens = np.array(cost.ladder) + accepted[:, length]

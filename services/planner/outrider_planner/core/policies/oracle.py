@@ -1,7 +1,7 @@
 """``oracle``: the two-stage search with the true survivals, for simulations.
 
-Knows what no planner can know: it is handed the truth and takes it at once, without margin,
-caution or probes. The service refuses it.
+Knows what no planner can know: it is handed the truth and takes it at once, without margin or
+probes. The service refuses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outrider_planner.core.cost import CostModel
 from outrider_planner.core.gain import GainModel
 from outrider_planner.core.policies.base import Decision, Snapshot
 from outrider_planner.core.policies.static import OffPolicy
-from outrider_planner.core.search import CERTAIN, decide
+from outrider_planner.core.search import decide
 from outrider_planner.core.types import Objective, ProbeDirective, WorkerLimits
 
 
@@ -35,7 +35,7 @@ class OraclePolicy:
             off = OffPolicy("no cost table was measured, so oracle cannot price a row")
             return off.decide(snapshot, cost, limits, objective)
         found = tuple(
-            decide(item.traits.name, self.truth(item.traits.name), cost, None, CERTAIN)
+            decide(item.traits.name, self.truth(item.traits.name), cost, None)
             for item in snapshot.drafters
         )
         return Decision(found, ProbeDirective(), "oracle: true survivals", ())

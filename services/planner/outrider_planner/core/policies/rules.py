@@ -36,7 +36,7 @@ def latency_bound(item: DrafterStatistics, bounds: Bounds) -> LatencyBound | Non
         return None
     if item.estimates is None:
         return LatencyBound(bounds.latency_bound_s, (item.gain,), np.ones(1))
-    weights = _weights(item.classes, bounds.class_rules)
+    weights = class_weights(item.classes, bounds.class_rules)
     parts = class_gains(item.estimates, item.gain.sparse, weights)
     shares = item.estimates.class_share
     running = np.flatnonzero(shares >= min(LEAST_SHARE, float(shares.max())))
@@ -51,7 +51,7 @@ def _ruled(item: DrafterStatistics, rules: tuple[ClassRule, ...]) -> DrafterStat
     estimates = _capped(item.estimates, item.classes, rules)
     # Where a class is capped the pool is smaller than n·d, as a sparse drafter's is.
     sparse = item.gain.sparse or bool((estimates.length < item.estimates.length).any())
-    gain = gain_model(estimates, sparse, _weights(item.classes, rules))
+    gain = gain_model(estimates, sparse, class_weights(item.classes, rules))
     return replace(item, gain=gain, estimates=estimates)
 
 
@@ -65,6 +65,7 @@ def _capped(
     return replace(estimates, length=length)
 
 
-def _weights(classes: tuple[str, ...], rules: tuple[ClassRule, ...]) -> FloatArray:
+def class_weights(classes: tuple[str, ...], rules: tuple[ClassRule, ...]) -> FloatArray:
+    """The weight of every class's drafts in the choice of rows, (C,); 1 where no rule names it."""
     by_class = {rule.request_class: rule.weight for rule in rules}
     return np.array([by_class.get(name, 1.0) for name in classes])

@@ -9,7 +9,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-from outrider_planner.core.cost import CostModel
+import numpy as np
+
+from outrider_planner.core.cost import CostModel, step_of
 from outrider_planner.core.policies.base import Decision, Snapshot, draft_bound, fixed_decision
 from outrider_planner.core.types import MAX_DRAFT_TOKENS, Objective, ProbeDirective, WorkerLimits
 
@@ -72,6 +74,7 @@ class TablePolicy:
             )
             for item in snapshot.drafters
         )
-        now = self.length(max(snapshot.present_requests, 1))
-        reason = f"{self.name}: {now} drafts at n={snapshot.present_requests}, by configuration"
+        step = int(step_of(snapshot.ladder, np.array([max(snapshot.present_requests, 1)]))[0])
+        now = max((int(item.draft_tokens[step]) for item in drafters), default=0)
+        reason = f"{self.name}: {now} drafts at n={snapshot.ladder[step]}, by configuration"
         return Decision(drafters, ProbeDirective(), reason, snapshot.bounds.class_rules)

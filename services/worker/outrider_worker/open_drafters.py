@@ -1,0 +1,96 @@
+"""From the names in the settings to drafters that are loaded and fit the target.
+
+Knows: what a name means. Does not know: any drafter, the engine, how memory is shared out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from outrider_worker.attention import AttentionBackend
+from outrider_worker.engine.drafters import Drafters
+from outrider_worker.identity import file_digest, model_digest
+from outrider_worker.model.loader import LoadedModel
+from outrider_worker.model.resolve import resolve_model
+from outrider_worker.speculate.device import DeviceDrafter, StatefulDrafter
+from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
+from outrider_worker.speculate.drafter import NO_DRAFTER, Drafter, known_drafters, load_drafter
+from outrider_worker.speculate.ngram import NgramDrafter
+
+MTP = "mtp"
+"""The layers behind the target's own in its checkpoint."""
+DRAFT_PREFIX = "draft:"
+"""Before the folder, file or hub id of a separate draft model."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The model that is drafted for, and where it runs."""
+
+    loaded: LoadedModel
+    dtype: torch.dtype
+    device: torch.device
+    backend: AttentionBackend
+
+
+def names_a_checkpoint(name: str) -> bool:
+    """Whether a drafter of this name is read from files."""
+    return name == MTP or name.startswith(DRAFT_PREFIX) or _is_path(name)
+
+
+def open_drafters(names: Iterable[str], max_draft_tokens: int, target: Target) -> Drafters:
+    """All of them, in order of preference.
+
+    On an accelerator n-gram works in both places, and each round takes the cheaper one.
+
+    Raises:
+        UnknownDrafter, ModelError: a name that means nothing, files that do not fit the target.
+        ValueError: more than one drafter with a state.
+    """
+    hosts: list[Drafter] = []
+    devices: list[DeviceDrafter] = []
+    for name in names if max_draft_tokens else ():
+        if names_a_checkpoint(name):
+            devices.append(_open(name, max_draft_tokens, target))
+        elif (host := load_drafter(name, max_draft_tokens)) is not None:
+            hosts.append(host)
+            if isinstance(host, NgramDrafter) and target.device.type != "cpu":
+                devices.append(DeviceNgramDrafter(max_draft_tokens))
+    trained = [each.traits.name for each in devices if isinstance(each, StatefulDrafter)]
+    if len(trained) > 1:
+        raise ValueError(f"one trained drafter at a time, not {' and '.join(trained)}")
+    return Drafters(hosts, devices)
+
+
+def drafter_digests(names: Iterable[str]) -> tuple[str, ...]:
+    """What tells each drafter from others of its name, for what is measured and learned of it."""
+    return tuple(f"{name}{_digest(name)}" for name in names if name != NO_DRAFTER)
+
+
+def _open(name: str, max_draft_tokens: int, target: Target) -> StatefulDrafter:
+    loaded, dtype, device, backend = target.loaded, target.dtype, target.device, target.backend
+    if name.startswith(DRAFT_PREFIX):
+        from outrider_worker.speculate.draft_model import open_draft_model
+
+        path = resolve_model(name.removeprefix(DRAFT_PREFIX))
+        return open_draft_model(path, loaded, max_draft_tokens, dtype, device, backend)
+    from outrider_worker.speculate.checkpoints import open_drafter
+
+    folder = MTP if name == MTP else Path(name).expanduser()
+    return open_drafter(folder, loaded, max_draft_tokens, dtype, device, backend)
+
+
+def _is_path(name: str) -> bool:
+    return name not in known_drafters() and Path(name).expanduser().exists()
+
+
+def _digest(name: str) -> str:
+    """Of the files that a name stands for; nothing where it says all there is to know."""
+    if name == MTP or not names_a_checkpoint(name):
+        return ""
+    path = Path(name.removeprefix(DRAFT_PREFIX)).expanduser()
+    if not path.exists():
+        return ""  # a hub id, which names one revision
+    return f"@{model_digest(path) if path.is_dir() else file_digest(path)}"

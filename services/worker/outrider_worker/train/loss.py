@@ -1,0 +1,35 @@
+"""What a head is trained to: the target's own law over what can be drafted, at every step.
+
+Knows: the loss. Does not know: how logits or batches come about.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outrider_worker.train.batches import Batch
+from outrider_worker.train.target import TargetWeights
+
+STEP_DECAY = 0.8
+"""A draft counts so much as the one before it (Li et al. 2025, section 3.2)."""
+
+
+def unrolled_loss(
+    logits: list[Tensor], batch: Batch, target: TargetWeights, kept_ids: Tensor, kept: Tensor
+) -> Tensor:
+    """Cross-entropy with the target's law, renormalised over the reduced vocabulary.
+
+    Rows whose token cannot be drafted are left out. kept: [V] bool, the tokens of kept_ids [Vd].
+    """
+    table, total, weights = target.head[kept_ids], logits[0].new_zeros(()), 0.0
+    for step, scores in enumerate(logits):
+        tokens, there = batch.targets(step)
+        counted = there & kept[tokens]
+        with torch.no_grad():
+            law = (target.normed(batch.teacher(step)[counted]) @ table.T).softmax(-1)
+        found = scores[counted].log_softmax(-1)
+        weight = STEP_DECAY**step
+        total = total - weight * (law * found).sum() / counted.sum().clamp(min=1)
+        weights += weight
+    return total / weights

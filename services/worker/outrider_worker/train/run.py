@@ -1,0 +1,190 @@
+"""A whole training: answers, vocabulary, a good beginning, steps, evaluation, export.
+
+Everything lies in one folder, and every stage that was finished or interrupted is gone on from:
+
+    data-KIND/      the training set
+    checkpoint.pt   how far training is
+    head/           the checkpoint to serve, written whenever training has come to its end
+
+Knows: the order of stages. Does not know: any stage's insides, who prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from outrider_worker.identity import model_digest
+from outrider_worker.model.loader import LoadedModel
+from outrider_worker.train.answers import Respondent
+from outrider_worker.train.batches import whole
+from outrider_worker.train.dataset import Dataset, DatasetSpec, Text
+from outrider_worker.train.evaluate import Acceptance, greedy, head_acceptance, ngram_acceptance
+from outrider_worker.train.export import export
+from outrider_worker.train.generate import AnswerPlan, Encode, generate
+from outrider_worker.train.heads import MtpEagleHead, TrainedHead
+from outrider_worker.train.initial import fit_joint
+from outrider_worker.train.kinds import Kind
+from outrider_worker.train.progress import (
+    acceptance_line,
+    acceptance_lines,
+    generation_line,
+    step_line,
+)
+from outrider_worker.train.prompts import OUT_OF_FAMILY, Prompt
+from outrider_worker.train.recipe import Recipe
+from outrider_worker.train.target import TargetWeights
+from outrider_worker.train.trainer import StepReport, Trainer, read_checkpoint
+from outrider_worker.train.vocabulary import answer_counts, coverage, most_frequent
+
+Say = Callable[[str], None]
+
+IN_FAMILY, OUT_FAMILY, NGRAM = "in family", "out of family", "n-gram, "
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is to be trained, from what, and where."""
+
+    kind: Kind
+    folder: Path
+    prompts: Sequence[Prompt]
+    plan: AnswerPlan = field(default_factory=AnswerPlan)
+    recipe: Recipe = field(default_factory=Recipe)
+    seats: int = 32
+    device: str = "cpu"
+
+
+def train_drafter(
+    training: Training, target: LoadedModel, encode: Encode, say: Say
+) -> Mapping[str, Acceptance]:
+    """All stages; returns the acceptance over texts that were held out.
+
+    target: float32, on the training's device. Raises DatasetError, CheckpointError, ModelError.
+    """
+    torch.manual_seed(training.recipe.seed)
+    weights = TargetWeights.read(target, training.device)  # refuses what cannot be trained for
+    dataset = _answers(training, target, encode, say)
+    texts = list(dataset.texts(held_out=False))
+    if not texts:
+        raise ValueError("all prompts are held out, none is left to train on")
+    trainer = _trainer(training, weights, texts, say)
+    held_out = _by_set(list(dataset.texts(held_out=True)))
+    _train(training, trainer, texts, held_out, say)
+    found = _evaluated(training, trainer.head, weights, held_out)
+    for line in acceptance_lines(found):
+        say(line)
+    export(trainer.head, training.kind, weights, target.folder, training.folder / "head")
+    say(f"exported to {training.folder / 'head'}")
+    return found
+
+
+def _answers(training: Training, target: LoadedModel, encode: Encode, say: Say) -> Dataset:
+    """The training set, whole."""
+    plan, config = training.plan, target.config
+    boundaries = training.kind.stored(config.layers)
+    spec = DatasetSpec(
+        target=model_digest(target.folder),
+        boundaries=boundaries,
+        hidden_size=config.hidden_size,
+        seed=plan.seed,
+        prompts=plan.digest(training.prompts),
+    )
+    dataset = Dataset(training.folder / f"data-{training.kind.name}", spec)
+    respondent = Respondent(
+        target, boundaries, training.seats, plan.context_tokens, device=training.device
+    )
+    generate(
+        dataset,
+        respondent,
+        training.prompts,
+        encode,
+        plan,
+        lambda progress: say(generation_line(progress)),
+    )
+    return dataset
+
+
+def _trainer(
+    training: Training, weights: TargetWeights, texts: Sequence[Text], say: Say
+) -> Trainer:
+    """At its beginning, or where an interrupted run was."""
+    kind, config = training.kind, weights.config
+    checkpoint = _checkpoint(training)
+    if checkpoint.exists():
+        kept_ids = read_checkpoint(checkpoint)["kept_ids"].to(training.device)
+    else:
+        counts = answer_counts(texts, config.vocab_size)
+        size = min(training.recipe.draft_vocab, config.vocab_size)
+        kept_ids = most_frequent(counts, size, config.eos_ids).to(training.device)
+        say(f"draft vocabulary: {size} tokens, {coverage(counts, kept_ids.cpu()):.1%} of answers")
+    head = kind.make(weights, kept_ids).to(training.device)
+    trainer = Trainer(head, weights, kind.columns(config), training.recipe)
+    if checkpoint.exists():
+        trainer.load(checkpoint)
+        say(f"going on from step {trainer.steps_done}")
+    elif isinstance(head, MtpEagleHead):
+        batches = whole(texts, training.recipe.texts_per_step, kind.columns(config))
+        explained = fit_joint(head, (batch.to(training.device) for batch in batches))
+        say(f"beginning fitted to the target: {explained:.0%} of its last block's input explained")
+    return trainer
+
+
+def _train(
+    training: Training,
+    trainer: Trainer,
+    texts: Sequence[Text],
+    held_out: Mapping[str, Sequence[Text]],
+    say: Say,
+) -> None:
+    """Step by step, with an evaluation and a checkpoint every so often."""
+    recipe, times = training.recipe, list[float]()
+
+    def report(step: StepReport) -> None:
+        times.append(step.elapsed_s)
+        if step.step % 10 == 0 or step.step == recipe.steps:
+            say(step_line(step, recipe.steps, sum(times) / len(times)))
+
+    some = {name: each[: recipe.evaluated_texts] for name, each in held_out.items()}
+    columns = training.kind.columns(trainer.target.config)
+    while trainer.steps_done < recipe.steps:
+        goal = trainer.steps_done - trainer.steps_done % recipe.evaluate_every
+        trainer.train(texts, min(recipe.steps, goal + recipe.evaluate_every), report)
+        trainer.save(_checkpoint(training))
+        for name, each in some.items():
+            if each:
+                found = head_acceptance(trainer.head, each, columns, recipe.unrolled_steps)
+                say(f"  {name}: {acceptance_line(found)}")
+
+
+def _evaluated(
+    training: Training,
+    head: TrainedHead,
+    weights: TargetWeights,
+    held_out: Mapping[str, Sequence[Text]],
+) -> dict[str, Acceptance]:
+    """Of the head and of n-gram, over all greedy texts that were held out."""
+    columns, steps = training.kind.columns(weights.config), training.recipe.unrolled_steps
+    found = dict[str, Acceptance]()
+    for name, texts in held_out.items():
+        if texts:
+            found[name] = head_acceptance(head, texts, columns, steps)
+            found[NGRAM + name] = ngram_acceptance(texts, steps)
+    return found
+
+
+def _by_set(texts: Sequence[Text]) -> dict[str, list[Text]]:
+    """Greedy ones, by whether the head saw others of their family."""
+    kept = greedy(texts)
+    outside = (*OUT_OF_FAMILY,)
+    return {
+        IN_FAMILY: [text for text in kept if text.info.family not in outside],
+        OUT_FAMILY: [text for text in kept if text.info.family in outside],
+    }
+
+
+def _checkpoint(training: Training) -> Path:
+    return training.folder / "checkpoint.pt"

@@ -1,0 +1,135 @@
+"""Training end to end on a tiny target, and what an evaluation counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from outrider_worker.train.batches import whole
+from outrider_worker.train.dataset import Text, TextInfo
+from outrider_worker.train.evaluate import Acceptance, ngram_acceptance
+from outrider_worker.train.heads import MtpEagleHead
+from outrider_worker.train.initial import fit_joint
+from outrider_worker.train.kinds import KINDS
+from outrider_worker.train.recipe import Recipe
+from outrider_worker.train.run import IN_FAMILY, NGRAM, OUT_FAMILY, train_drafter
+from outrider_worker.train.target import TargetWeights
+from outrider_worker.train.trainer import CheckpointError
+from outrider_worker.train.vocabulary import coverage, most_frequent
+from tests.support.tiny_training import RECIPE, encode, tiny_target, tiny_training
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_training_raises_acceptance_and_says_how_it_goes(kind: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    short = train_drafter(
+        tiny_training(tmp_path / "short", kind, recipe=replace(RECIPE, steps=1, copied_rate=1e-9)),
+        tiny_target(),
+        encode,
+        said.append,
+    )
+    long = train_drafter(tiny_training(tmp_path / "long", kind), tiny_target(), encode, said.append)
+    assert set(long) == {IN_FAMILY, OUT_FAMILY, NGRAM + IN_FAMILY, NGRAM + OUT_FAMILY}
+    print(short[IN_FAMILY].by_position, long[IN_FAMILY].by_position)
+    assert long[IN_FAMILY].tokens_per_round > short[IN_FAMILY].tokens_per_round
+    assert any("tokens/s" in line and "left" in line for line in said)
+    assert any("in family: acceptance" in line for line in said)
+    assert (tmp_path / "long" / "head" / "model.safetensors").stat().st_size < 200_000
+
+
+def test_an_interrupted_training_ends_with_the_same_head(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, steps=8, evaluate_every=4)
+
+    def interrupt(line: str) -> None:
+        if line.startswith("  in family") and not (tmp_path / "cut" / "seen").exists():
+            (tmp_path / "cut" / "seen").touch()
+            raise KeyboardInterrupt
+
+    def run(name: str, say=lambda line: None) -> dict[str, torch.Tensor]:  # type: ignore[no-untyped-def]
+        training = tiny_training(tmp_path / name, "mtp-eagle", recipe=recipe)
+        train_drafter(training, tiny_target(), encode, say)
+        return load_file(tmp_path / name / "head" / "model.safetensors")
+
+    whole_run = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupt)
+    resumed = run("cut")
+    assert whole_run.keys() == resumed.keys()
+    for name, tensor in whole_run.items():
+        assert torch.equal(tensor, resumed[name]), name
+    with pytest.raises(CheckpointError, match="another recipe"):
+        other = replace(recipe, steps=9)
+        train_drafter(
+            tiny_training(tmp_path / "cut", "mtp-eagle", recipe=other),
+            tiny_target(),
+            encode,
+            lambda line: None,
+        )
+
+
+def _text(token_ids: list[int], prompt_tokens: int) -> Text:
+    info = TextInfo(0, len(token_ids), prompt_tokens, "list", True, 0.0)
+    features = np.zeros((len(token_ids), 96), np.float16)
+    return Text(info, np.array(token_ids, np.int32), features)
+
+
+def test_ngram_walks_the_rounds_that_serving_would_make() -> None:
+    repeating = _text([5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6], prompt_tokens=5)
+    found = ngram_acceptance([repeating], 3)
+    # The anchor is 5 at place 5; no n-gram yet, then runs of three accepted and one more.
+    assert found.accepted.sum() + found.rounds == 17 - 6
+    assert found.by_position[0] > 0.5
+    fresh = ngram_acceptance([_text(list(range(3, 40)), prompt_tokens=5)], 3)
+    assert fresh.rounds == 37 - 6
+    assert fresh.tokens_per_round == 1.0
+
+
+def test_acceptance_by_position_is_survival() -> None:
+    found = Acceptance(np.array([0, 3, 1, 0]), draft_tokens=3)
+    assert found.by_position == (0.5, 0.25, 0.25)
+    assert found.tokens_per_round == 2.0
+
+
+def test_the_draft_vocabulary_is_what_is_said_most() -> None:
+    counts = torch.tensor([0, 5, 0, 9, 1, 0, 7])
+    assert most_frequent(counts, 4, always=[5]).tolist() == [1, 3, 5, 6]
+    assert most_frequent(counts, 6).tolist() == [0, 1, 2, 3, 4, 6]
+    assert coverage(counts, torch.tensor([3, 6])) == pytest.approx(16 / 22)
+    with pytest.raises(ValueError, match="more than the target's 7"):
+        most_frequent(counts, 8)
+
+
+def test_the_fit_finds_a_product_that_was_there() -> None:
+    """Streams made by a known product from a text's pairs are explained, product and all."""
+    target = TargetWeights.read(tiny_target())
+    head = KINDS["mtp-eagle"].make(target, torch.arange(259))
+    assert isinstance(head, MtpEagleHead)
+    generator = np.random.default_rng(0)
+    truth = torch.from_numpy(generator.normal(size=(48, 96)).astype(np.float32)) / 8
+    texts = []
+    for _ in range(24):
+        text = _text(generator.integers(3, 259, 60).tolist(), prompt_tokens=5)
+        last = torch.from_numpy(generator.normal(size=(60, 48)).astype(np.float32))
+        ids = torch.from_numpy(text.token_ids.astype(np.int64))
+        pair = head.pair(target.embedding[ids[1:]], head.fuse(last[:-1])).detach()
+        before = torch.cat([torch.zeros(1, 48), pair @ truth.T])
+        features = torch.cat([before, last], dim=1).numpy().astype(np.float16)
+        texts.append(Text(text.info, text.token_ids, features))
+    columns = KINDS["mtp-eagle"].columns(tiny_target().config)
+    explained = fit_joint(head, whole(texts, 8, columns))
+    assert explained > 0.999
+    torch.testing.assert_close(head.eh_proj.weight.data, truth, atol=0.02, rtol=0.05)
+
+
+def test_the_rate_rises_and_falls() -> None:
+    recipe = Recipe(steps=100, warm_up=0.1, final_rate=0.05)
+    rates = [recipe.rate(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1.0
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == pytest.approx(0.05, abs=0.01)
