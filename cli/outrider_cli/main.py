@@ -262,7 +262,7 @@ def train_drafter(
         Path | None,
         _flag('Prompts beside the built-in ones: one a line, or JSON lines with a "prompt".'),
     ] = None,
-    prompt_count: Annotated[int, _flag("Built-in prompts.", min=0)] = 2400,
+    prompt_count: Annotated[int, _flag("Built-in prompts.", min=0)] = 1920,
     answer_tokens: Annotated[int, _flag("Longest answer, in tokens.", min=8, max=384)] = 160,
     steps: Annotated[int, _flag("Steps of training.", min=1)] = 600,
     draft_vocab: Annotated[int, _flag("Tokens that can be drafted.", min=16)] = 4096,

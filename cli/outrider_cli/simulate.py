@@ -32,6 +32,7 @@ _ABOUT = {
     "ramp": "1 → 256 → 1 requests, code on the way up, prose down; fixed work",
     "arrivals": "the same load as arrivals in time; fixed work",
     "lookups": "prompt lookup: most rounds of prose have no draft",
+    "long-contexts": "answers of thousands of tokens, whose drafts hold less and less",
     "misread-costs": "the target and the drafter are dearer than the cost table says",
 }
 

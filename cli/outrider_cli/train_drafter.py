@@ -30,7 +30,7 @@ class TrainOptions:
     out: Path
     kind: str = DEFAULT_KIND
     prompts_file: Path | None = None
-    prompt_count: int = 2400
+    prompt_count: int = 1920
     answer_tokens: int = 160
     steps: int = 600
     draft_vocab: int = 4096

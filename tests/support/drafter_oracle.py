@@ -59,13 +59,16 @@ class Course:
     """Traffic to lead it through.
 
     waves: how often the same prompts come, one wave after the other; later ones hit the cache.
-    pool_pages: few enough to preempt, where `preempts`. asynchronous: rounds ahead.
+    cold: the first wave is served without speculation, so that the cache has pages that the drafter
+        knows nothing of. pool_pages: few enough to preempt, where `preempts`. asynchronous: rounds
+        ahead.
     """
 
     requests: int = 1
     chunk_tokens: int = 128
     pool_pages: int = 100
     waves: int = 1
+    cold: bool = False
     prompt_tokens: int = 40
     answer_tokens: int = 60
     asynchronous: bool = False
@@ -79,7 +82,9 @@ COURSES: Mapping[str, Course] = {
     "batch": Course(requests=8, seed=2, answer_tokens=40),
     "ahead": Course(requests=3, chunk_tokens=30, prompt_tokens=70, asynchronous=True, seed=3),
     "preempted": Course(requests=5, pool_pages=9, preempts=True, answer_tokens=50, seed=4),
-    "prefix-hit": Course(requests=2, waves=2, prompt_tokens=200, answer_tokens=40, seed=5),
+    # The first token that differs is the one behind a page.
+    "prefix-hit": Course(requests=2, waves=2, prompt_tokens=193, answer_tokens=40, seed=5),
+    "cold-hit": Course(waves=2, cold=True, prompt_tokens=150, answer_tokens=40, seed=6),
 }
 
 
@@ -133,16 +138,21 @@ def check_oracle(subject: Subject, course: Course) -> int:
             while not bench.engine.idle:
                 version += 1
                 tokens = dice.randint(0 if version > 1 else 1, MAX_DRAFT_TOKENS)
+                if course.cold and wave == 0:
+                    tokens = 0
                 bench.plans.offer(planner, static_plan(name, tokens, version=version), 0.0)
                 bench.step()
                 if version % _CHECK_EVERY_STEPS == 0:
                     compared += _compare(subject, bench, drafter)
     finally:
         bench.stream.close()
-    assert compared >= course.requests * course.waves, "the drafter was hardly ever up to date"
+    warm = course.waves - course.cold
+    assert compared >= course.requests * warm, "the drafter was hardly ever up to date"
     assert sum(record.accepted_tokens for record in bench.records) > 0
     assert bool(bench.scheduler.preemptions) == course.preempts
-    assert course.waves == 1 or bench.pages.cache.counts.hit_tokens > 0
+    counts = bench.pages.cache.counts
+    assert bool(counts.hit_tokens) == (warm > 1)
+    assert bool(counts.cut_tokens) >= course.cold
     return compared
 
 

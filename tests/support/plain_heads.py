@@ -56,7 +56,8 @@ def _grouped(w: Weights, x: Tensor, s: Settings) -> Tensor:
         k = normed(k, w["self_attn.k_norm.weight"], s["rms_norm_eps"])
     q, k = (_rotated(each, s["rope_theta"]) for each in (q, k))
     group = q.shape[1] // k.shape[1]
-    mixed = _mixed(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), size**-0.5)
+    k, v = (each.repeat_interleave(group, 1) for each in (k, v))
+    mixed = _mixed(q, k, v, size**-0.5, s.get("sliding_window") or len(x))
     return _product(w, "self_attn.o_proj", mixed)
 
 
@@ -72,7 +73,8 @@ def _latent(w: Weights, x: Tensor, s: Settings) -> Tensor:
     turned = _rotated(_unpaired(q[..., nope:]), s["rope_theta"])
     q = torch.cat([q[..., :nope], turned], -1)
     k = torch.cat([both[..., :nope], shared], -1)
-    return _product(w, "self_attn.o_proj", _mixed(q, k, both[..., nope:], (nope + rope) ** -0.5))
+    mixed = _mixed(q, k, both[..., nope:], (nope + rope) ** -0.5, len(x))
+    return _product(w, "self_attn.o_proj", mixed)
 
 
 def _unpaired(x: Tensor) -> Tensor:
@@ -91,11 +93,12 @@ def _rotated(x: Tensor, theta: float) -> Tensor:
     )
 
 
-def _mixed(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Causal attention, heads side by side: [T, H·Dv]."""
+def _mixed(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+    """Causal attention to so many keys, heads side by side: [T, H·Dv]."""
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    later = torch.ones(len(q), len(q)).triu(1).bool()
-    shares = scores.masked_fill(later, float("-inf")).softmax(-1)
+    back = torch.arange(len(q))[:, None] - torch.arange(len(q))
+    unseen = (back < 0) | (back >= window)
+    shares = scores.masked_fill(unseen, float("-inf")).softmax(-1)
     return torch.einsum("hqk,khd->qhd", shares, v).flatten(1)
 
 

@@ -49,7 +49,7 @@ def encode(text: str) -> list[int]:
 def tiny_prompts(count: int) -> list[Prompt]:
     """One in four is held out, half of these of a family that is never trained on."""
     return [
-        Prompt("story" if n % 8 == 7 else "list", f"say {n * 37 % 101}", held_out=n % 4 == 3)
+        Prompt("story" if n % 8 == 6 else "list", f"say {n * 37 % 101}", held_out=n % 4 == 2)
         for n in range(count)
     ]
 

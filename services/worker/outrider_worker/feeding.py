@@ -3,7 +3,7 @@
 Features of the last positions of every seat lie in a ring, so that rounds may pass without a feed.
 Rows that are rejected leave features there too; the next round writes over them. A seat that is
 further behind than the ring reaches is not fed any more, and drafts nothing, until it is seated
-anew (docs/adr/0013).
+anew (docs/adr/0014).
 
 Knows: seats, positions, features. Does not know: what a drafter makes of them, when it is fed.
 

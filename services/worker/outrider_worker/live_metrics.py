@@ -113,6 +113,10 @@ class _MemoryCollector(Collector):
             "preemptions": ("Requests that had to give way.", scheduler.preemptions),
             "prefix_cache_lookup_tokens": ("Tokens looked up.", counts.looked_up_tokens),
             "prefix_cache_hit_tokens": ("Tokens found.", counts.hit_tokens),
+            "prefix_cache_cut_tokens": (
+                "Tokens found and computed again: the drafter lacked them.",
+                counts.cut_tokens,
+            ),
             "prefix_cache_evicted_pages": ("Pages given away.", counts.evicted_pages),
         }
         for name, (text, value) in counters.items():

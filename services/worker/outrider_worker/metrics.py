@@ -28,6 +28,7 @@ class WorkerMetrics:
         self._drafted = counter("draft_tokens", "Drafts that could be verified.", ["drafter"])
         self._verified = counter("verified_tokens", "Drafts given a row.", ["drafter"])
         self._accepted = counter("accepted_tokens", "Drafts accepted.", ["drafter"])
+        self._relaxed = counter("relaxed_tokens", "Of the accepted: by relaxed acceptance.")
         self._verify_steps = counter(
             "verify_steps", "Request-rounds with a verified draft.", ["drafter"]
         )
@@ -57,6 +58,7 @@ class WorkerMetrics:
         self._emitted.inc(record.emitted_tokens + record.first_tokens)
         self._prompt.inc(record.prefill_tokens)
         self._clamps.inc(record.clamped)
+        self._relaxed.inc(record.relaxed_tokens)
         for part, seconds in record.times.parts().items():
             self._seconds.labels(part).inc(seconds)
         for outcome in record.outcomes:

@@ -61,16 +61,10 @@ def uniform(
     return _to_unit(words.gather(0, (ids & 3).unsqueeze(0)).squeeze(0))
 
 
-def uniform_of_all(
-    vocabulary: int,
-    seed: Tensor,
-    choice: Tensor,
-    index: Tensor,
-    purpose: Purpose = Purpose.SAMPLE,
-) -> Tensor:
+def uniform_of_all(vocabulary: int, seed: Tensor, choice: Tensor, index: Tensor) -> Tensor:
     """`uniform` of every token id below `vocabulary`: [M] → [M, vocabulary]."""
     blocks = torch.arange(-(-vocabulary // 4), device=seed.device).expand(len(seed), -1)
-    words = torch.stack(_words(blocks, seed, choice, index, purpose), dim=-1)
+    words = torch.stack(_words(blocks, seed, choice, index, Purpose.SAMPLE), dim=-1)
     return _to_unit(words.flatten(1)[:, :vocabulary])
 
 

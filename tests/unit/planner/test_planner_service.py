@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from outrider_planner.core.events import Effect, PlannerConfig
 from outrider_planner.core.planner import scopes
@@ -229,8 +230,11 @@ async def test_a_policy_that_raises_ends_no_task() -> None:
     config = PlannerConfig(policy=policy)
     service = PlannerService(config, FlakyStore(), clock, "planner-1")
     service.start()
-    session = service.open(HELLO)
-    await planned(service)
+    # Where logs are not set up a traceback is drawn with all it holds, which takes seconds.
+    with capture_logs() as logged:
+        session = service.open(HELLO)
+        await planned(service)
+    assert [entry["event"] for entry in logged if entry["log_level"] == "warning"] == ["plan held"]
     assert 'plans_held_total{reason="failed"} 1.0' in exported(service)
     policy.broken = False
     await clock.advance(1.0)

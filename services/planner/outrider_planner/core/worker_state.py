@@ -65,7 +65,7 @@ class WorkerState:
     evidence: Evidence = field(default_factory=Evidence)
     # What all reports brought lately, skimmed ones too: workers are compared by what they saw over
     # the same time, however many of their reports count for the plan.
-    lately: dict[ClassKey, Counts] = field(default_factory=dict)
+    lately: dict[ClassKey, Counts] = field(default_factory=dict, repr=False)
     # Kept where a policy decides from single rounds: policies.base, ``remembers_rounds``.
     history: RoundHistory | None = None
     cost_model: CostModel | None = None
@@ -77,7 +77,9 @@ class WorkerState:
     score_maps: tuple[ScoreMap, ...] = ()
     guard: GuardState | None = None
     # The latest timed rounds, and what was predicted of them.
-    _foretold: tuple[RoundColumns, Decision | None, CostModel | None] | None = None
+    _foretold: tuple[RoundColumns, Decision | None, CostModel | None] | None = field(
+        default=None, repr=False
+    )
     rejected: Counter[str] = field(default_factory=Counter)
     last_sequence: int = 0
     last_report_s: float | None = None

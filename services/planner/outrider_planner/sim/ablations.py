@@ -108,7 +108,7 @@ def _of_statistics() -> list[Ablation]:
             off=Disabled(calibration, "_USELESS_BELOW", -inf),
         ),
         Ablation("fleet statistics at the start", cold, replace(cold, warm=False)),
-        Ablation("classes", replace(batch, labelled=True), batch),
+        Ablation("classes, without scores", replace(blind, labelled=True), blind),
         Ablation("drift test", late, off=Disabled(drift, "THRESHOLD", inf)),
         Ablation(
             "reports every 250 ms, not every second", late, replace(late, report_interval_ms=1000)

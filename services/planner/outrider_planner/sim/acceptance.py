@@ -54,6 +54,7 @@ class Spread:
     """Deviations of the logits' parts, and of the noise on scores.
 
     ``shared``: the part of the token's variance that a round's positions have in common.
+    ``context_fall``: by how much a logit falls with every thousand tokens of context.
     ``score_noise`` None: the drafter gives no scores at all; infinite: scores that mean nothing.
     """
 
@@ -62,6 +63,7 @@ class Spread:
     shared: float = 0.3
     burst: float = 0.0
     burst_keep: float = 0.95
+    context_fall: float = 0.0
     score_noise: float | None = 0.5
 
 

@@ -198,6 +198,17 @@ def bursts(machine: str = "h200_14b", requests: int = 64) -> Scenario:
     return steady(machine, requests, (CODE,), name="bursts", spread=spread)
 
 
+def long_contexts(machine: str = "h200_14b", requests: int = 32) -> Scenario:
+    """Answers of thousands of tokens, whose drafts hold less and less.
+
+    The clairvoyant knows the text and not that it changes: here a planner can beat it.
+    """
+    spread, lengths = Spread(context_fall=0.5), Lengths(mean_tokens=3000.0)
+    return steady(
+        machine, requests, (CODE,), name="long-contexts", spread=spread, lengths=lengths, rounds=800
+    )
+
+
 def _fixed_work(name: str, machine: str, stretches: Sequence[Stretch]) -> Scenario:
     return Scenario(name, machine, (CODE, ESSAY), tuple(stretches), rounds=None, skip_rounds=0)
 
@@ -218,6 +229,7 @@ NAMED: Mapping[str, Callable[..., Scenario]] = {
     "perfect-scores": partial(mixed, spread=PERFECT),
     "useless-scores": partial(mixed, spread=replace(INFORMATIVE, score_noise=float("inf"))),
     "bursts": bursts,
+    "long-contexts": long_contexts,
     "dip": dip,
     "switch": switch,
     "churn": churn,

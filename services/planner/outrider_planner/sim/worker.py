@@ -204,6 +204,8 @@ class SimulatedWorker:
         request_logits = (
             spread.request * self.world.work.difficulty[self.world.request] + self._burst + logit
         )
+        if spread.context_fall:
+            request_logits -= spread.context_fall * self.world.context_tokens / 1000.0
         made = self.drafter.draw(domain, request_logits, drafts)
         self._asked = np.full(domain.size, drafts, dtype=np.int64)
         self._drafts = made

@@ -60,7 +60,7 @@ class Drafting:
             return
         speculating = not guard.tripped and plan.draft_tokens(name, max(1, requests)) > 0
         share = guard.trial_share(turn.started_s) if guard.tripped else plan.probe.cohort_share
-        self.upkeep.look(speculating, share, guard.tripped)
+        self.upkeep.look(speculating, share, guard.tripped, requests > 0)
 
     def decide(self, turn: Turn, requests: Sequence[Request]) -> None:
         """Set how long the drafts made in this turn are; the guard is asked at most once."""

@@ -4,7 +4,7 @@ The drafter's state lives on the device; here are bounds on it. While nothing is
 is *idle*: its features gather in the ring and are fed every 32 rounds. After 64 idle rounds, or
 when the guard trips, it is *dropped*: its state is forgotten and it decodes plainly to its end,
 unless it is preempted and computed anew. New requests that come while speculation is off have no
-state from the start, except a cohort that finds out whether it should be on (docs/adr/0013).
+state from the start, except a cohort that finds out whether it should be on (docs/adr/0014).
 
 Knows: requests, rounds, one drafter's traits. Does not know: plans, the guard, the device.
 """
@@ -64,11 +64,13 @@ class Upkeep:
         """Somebody drafts although speculation is off."""
         return not self._cohort.empty
 
-    def look(self, speculating: bool, share: float, tripped: bool = False) -> None:
+    def look(
+        self, speculating: bool, share: float, tripped: bool = False, decoding: bool = True
+    ) -> None:
         """How things stand in this step.
 
-        share: of rounds in which a cohort may draft while it is off. tripped: by the guard, which
-        leaves nobody else a state.
+        share: of rounds in which a cohort may draft while it is off; steps in which nobody decodes
+        are none. tripped: by the guard, which leaves nobody else a state.
         """
         self._speculating = speculating
         if speculating:
@@ -76,7 +78,8 @@ class Upkeep:
             return
         if tripped and not share > 0:
             self._cohort.disband()
-        self._cohort.earn(share)
+        if decoding:
+            self._cohort.earn(share)
         if tripped:
             for request in [each for each in self._states if each not in self._cohort]:
                 self.forget(request)

@@ -34,7 +34,7 @@ class AnswerPlan:
     """At most, of one answer."""
     temperature: float = 0.8
     """Of every other answer; the others are greedy."""
-    prompts_per_shard: int = 128
+    prompts_per_shard: int = 64
     context_tokens: int = 512
     seed: int = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Case:
     habits: Mapping[str, Any] = field(default_factory=dict)
     norms: tuple[str, ...] = ()
     own_embedding: bool = False
+    window: int | None = None
 
 
 _CASES: Mapping[str, Case] = {
@@ -75,6 +76,9 @@ _CASES: Mapping[str, Case] = {
     ),
     "gpt-oss": Case(
         {**_SPEC_FORGE, "eagle_config": {"norm_before_fc": True}}, norms=("input_norm.weight",)
+    ),
+    "sliding window": Case(
+        {**_SPEC_FORGE, "layer_types": ["sliding_attention"], "sliding_window": 8}, window=8
     ),
     "two layers": Case({**_SPEC_FORGE, "num_hidden_layers": 2}, weights={"layers": 2}),
     "DeepSpec": Case(
@@ -131,7 +135,8 @@ def test_a_layout_drafts_what_the_recipe_says(
     head = torch.full((VOCAB_SIZE, 48), float("nan")).double()
     head[kept] = weights.around["lm_head.weight"].double()
     tables = PlainTables((embedding if case.own_embedding else shared).double(), head)
-    plain = weights.plain(tables, **case.habits)
+    settings = {**DRAFT_SETTINGS, "sliding_window": case.window}
+    plain = replace(weights.plain(tables, **case.habits), settings=settings)
 
     def run(token_ids: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
         carried, found = plain.run(token_ids, hidden)

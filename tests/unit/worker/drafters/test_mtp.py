@@ -145,16 +145,25 @@ def test_modules_of_the_targets_own_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "layout"), [("qwen3", qwen_next_layout), ("qwen2", mimo_layout)]
+    ("family", "layout", "architecture"),
+    [
+        ("qwen3", qwen_next_layout, "Qwen3ForCausalLM"),
+        ("qwen2", mimo_layout, "MiMoForCausalLM"),
+    ],
 )
 def test_modules_under_names_of_their_own(
-    family: str, layout: Layout, targets: dict[str, LoadedModel], tmp_path: Path
+    family: str,
+    layout: Layout,
+    architecture: str,
+    targets: dict[str, LoadedModel],
+    tmp_path: Path,
 ) -> None:
     plain = targets[family]
     stored = load_file(plain.folder / "model.safetensors")
-    weights = MtpWeights.random(_settings(plain), seed=3)
+    settings = {**_settings(plain), "architectures": [architecture]}
+    weights = MtpWeights.random(settings, seed=3)
     both = {**stored, **layout(0, weights)}
-    target = load_model(write_tiny_model(tmp_path, _settings(plain), both))
+    target = load_model(write_tiny_model(tmp_path, settings, both))
     in_folder = open_drafter(write_head(tmp_path / "head", {}, layout(0, weights)), plain, 3)
     _, expected = _first_round(plain, _eagle(in_folder), 3)
     _, logits = _first_round(target, _eagle(open_drafter(MTP, target, 3)), 3)

@@ -14,7 +14,7 @@ from outrider_worker.speculate.drafter import PREDICTED
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.predicted import PredictedDrafter
 from outrider_worker.streams import DeviceStream, EmulatedStream, ImmediateStream
-from tests.support.engines import Answer, Bench, greedy_text, request
+from tests.support.engines import Answer, Bench, greedy_text, request, ticking
 from tests.support.laws import itself, prompt
 
 _LENGTHS = {"ngram": 3, PREDICTED: 6, "draft": 2}
@@ -48,6 +48,7 @@ def _bench(stream: DeviceStream | None = None, verify_all: bool = True, twin: bo
         drafters=_loaded(twin),
         limits=_LIMITS,
         stream=stream or ImmediateStream(),
+        now_s=ticking(0.05),  # a host so slow that it had better not be waited for
     )
 
 

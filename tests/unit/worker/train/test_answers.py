@@ -92,7 +92,7 @@ def test_texts_come_back_with_what_is_known_of_them(tmp_path: Path) -> None:
     assert isinstance(first.features, np.memmap)
     assert not first.features[-1].any()
     assert first.features[:-1].any(axis=1).all()
-    assert [text.info.temperature for text in trained[:4]] == [0.0, 0.8, 0.0, 0.0]
+    assert [text.info.temperature for text in trained[:4]] == [0.0, 0.8, 0.8, 0.0]
 
 
 def test_a_folder_with_another_training_set_is_refused(tmp_path: Path) -> None:
