@@ -267,7 +267,7 @@ def train_drafter(
     steps: Annotated[int, _flag("Steps of training.", min=1)] = 600,
     draft_vocab: Annotated[int, _flag("Tokens that can be drafted.", min=16)] = 4096,
     seats: Annotated[int, _flag("Answers written at once.", min=1, max=256)] = 32,
-    device: Annotated[str, _flag("auto, cpu or cuda.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], _flag("Where to train.")] = "auto",
     threads: Annotated[int | None, _flag("CPU threads (default: all cores).", min=1)] = None,
     seed: Annotated[int, _flag("Same seed, same drafter.", min=0)] = 0,
 ) -> None:

@@ -1,15 +1,26 @@
 """What all services' settings share: a frozen object read from the environment, shown masked.
 
 A service subclasses `ServiceSettings` with its own prefix; the token that authenticates services to
-one another is common to all (`OUTRIDER_TOKEN`).
+one another is common to all (`OUTRIDER_TOKEN`). Where containers mount secrets as files,
+`OUTRIDER_SECRETS_DIR` names their folders, with `:` between: a file is called as its variable, in
+small letters, and the variable wins where both are there.
 """
 
 import ipaddress
 import json
+import os
+from pathlib import Path
 from typing import Literal
 
 from pydantic import AliasChoices, Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
+
+SECRETS_DIR = "OUTRIDER_SECRETS_DIR"
 
 
 class ConfigurationError(Exception):
@@ -31,6 +42,19 @@ class ServiceSettings(BaseSettings):
         description="Shared secret that every gRPC call between services carries.",
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then variables, then files of the folders that are asked for."""
+        secrets = SecretsSettingsSource(settings_cls, secrets_dir=_secrets_folders())
+        return init_settings, env_settings, secrets
+
     def masked(self) -> str:
         """One line of JSON for the start-up log, secrets hidden."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
@@ -39,6 +63,19 @@ class ServiceSettings(BaseSettings):
     def token_text(self) -> str | None:
         """The token in clear, for the gRPC factories only."""
         return self.token.get_secret_value() if self.token else None
+
+
+def _secrets_folders() -> list[str | Path] | None:
+    """The folders that hold secrets as files.
+
+    Raises:
+        ConfigurationError: one of them is not there; a service would start without its secrets.
+    """
+    folders = [part for part in os.environ.get(SECRETS_DIR, "").split(":") if part]
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise ConfigurationError(f"{SECRETS_DIR} names {folder}, which is no folder")
+    return list(folders) or None
 
 
 def settings_config(env_prefix: str) -> SettingsConfigDict:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -62,3 +63,26 @@ async def test_a_live_planner_is_in_the_loop(demo_stack: Stack) -> None:
     assert "two_stage" in text
     assert '"reason"' in text
     assert told
+
+
+async def test_a_prediction_changes_the_counts_and_not_the_text(demo_stack: Stack) -> None:
+    """The answer as it will be but for its fifth word, through the official client."""
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": QUESTIONS[3]}],
+        "max_tokens": 32,
+        "temperature": 0,
+    }
+    async with client(demo_stack) as openai:
+        create: Any = openai.chat.completions.create
+        plain = await create(**request, **SPECULATION_OFF)
+        words = plain.choices[0].message.content.split(" ")
+        content = " ".join([*words[:4], "otherwise", *words[5:]])
+        for _ in range(3):  # plans draft a new kind of drafts now and then at first
+            predicted = await create(**request, prediction={"type": "content", "content": content})
+            assert predicted.choices[0].message.content == plain.choices[0].message.content
+            details = predicted.usage.completion_tokens_details
+            if details.accepted_prediction_tokens:
+                break
+    assert 0 < details.accepted_prediction_tokens < predicted.usage.completion_tokens
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0

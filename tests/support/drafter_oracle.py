@@ -137,7 +137,8 @@ def check_oracle(subject: Subject, course: Course) -> int:
                 bench.submit(_request(course, wave, number))
             while not bench.engine.idle:
                 version += 1
-                tokens = dice.randint(0 if version > 1 else 1, MAX_DRAFT_TOKENS)
+                # Who comes while it is off would have no state, and nothing to compare.
+                tokens = dice.randint(int(_somebody_comes(bench)), MAX_DRAFT_TOKENS)
                 if course.cold and wave == 0:
                     tokens = 0
                 bench.plans.offer(planner, static_plan(name, tokens, version=version), 0.0)
@@ -161,6 +162,12 @@ def _request(course: Course, wave: int, number: int) -> Any:
     dice = Random(1000 * course.seed + number)
     prompt = [dice.randrange(3, 250) for _ in range(course.prompt_tokens + number)]
     return request([*prompt[:-1], 3 + wave], course.answer_tokens)
+
+
+def _somebody_comes(bench: Bench) -> bool:
+    scheduler = bench.scheduler
+    running = scheduler.running
+    return not running or scheduler.waiting_requests > 0 or not all(r.prefilled for r in running)
 
 
 def _compare(subject: Subject, bench: Bench, drafter: StatefulDrafter) -> int:

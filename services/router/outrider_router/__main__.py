@@ -28,16 +28,22 @@ def main() -> int:
             variable = environment_name(str(fault["loc"][0]))
             print(f"outrider_router: {variable}: {fault['msg']}", file=sys.stderr)
         return _BAD_SETTINGS
+    except ConfigurationError as error:
+        return _refused(error)
     configure_logs("router", settings.log_level, settings.log_format)
     log = get_logger(__name__)
     log.info("starting", settings=settings.masked())
     try:
         asyncio.run(_run(settings))
     except ConfigurationError as error:
-        print(f"outrider_router: {error}", file=sys.stderr)
-        return _BAD_SETTINGS
+        return _refused(error)
     log.info("stopped")
     return 0
+
+
+def _refused(error: ConfigurationError) -> int:
+    print(f"outrider_router: {error}", file=sys.stderr)
+    return _BAD_SETTINGS
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ from typing import Literal
 from outrider_router.mailbox import Mailbox
 from outrider_router.metrics import Outcome, RequestRecord
 from outrider_router.routing.registry import NoWorker, Registry, ServedModel
-from outrider_router.text.assemble import Piece, TextAssembler
+from outrider_router.text.assemble import EndKind, Piece, TextAssembler, TextRules
+from outrider_router.text.parts import Part, content_of
 from outrider_router.types import (
     Failure,
     FailureCode,
     Finish,
     FinishKind,
     Submission,
+    TokenLogprobs,
     Totals,
     Update,
 )
@@ -28,7 +30,7 @@ from outrider_runtime.logs import get_logger
 
 log = get_logger(__name__)
 
-_NOTHING = Piece("", ())
+_NOTHING = Piece((), ())
 _NO_TOTALS = Totals(0, 0, 0, 0)
 
 
@@ -44,18 +46,24 @@ class GenerationFailed(Exception):
 class Ending:
     """How a choice ended; `stop_reason` is the stop string or stop token id that ended it."""
 
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "tool_calls"]
     stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What one delivery added to one choice."""
+    """What one delivery added to one choice; logprobs are one for each token or none at all."""
 
     index: int
-    text: str
+    parts: tuple[Part, ...]
     token_ids: tuple[int, ...]
     ending: Ending | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text for the user."""
+        return content_of(self.parts)
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Order:
 
     model: ServedModel
     submissions: tuple[Submission, ...]
-    stops: tuple[str, ...]
+    rules: TextRules
     limit_s: float
 
 
@@ -86,7 +94,7 @@ class Generation:
         self._record = record
         table = order.model.text.tokenizer.table
         self._assemblers = [
-            TextAssembler(table, order.stops, submission.sampling.max_tokens)
+            TextAssembler(table, order.rules, submission.sampling.max_tokens)
             for submission in order.submissions
         ]
         self._endings: dict[int, Ending] = {}
@@ -133,21 +141,26 @@ class Generation:
         piece = assembler.push(update.token_ids) if update.token_ids else _NOTHING
         kept = len(piece.token_ids)
         self._record.delivered(place, kept)
+        self._record.reasoning_tokens += piece.reasoning_tokens
         self._record.accepted_draft_tokens += min(update.accepted_tokens, kept)
+        self._record.steps += update.steps
         self._count_prediction(place, update.totals or self._totals[place], kept)
         self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
+        logprobs = update.logprobs[:kept]
         end = _end(piece, update, self._order.submissions[place].sampling.stop_token_ids)
         if isinstance(end, Failure):
             self._failure = self._failure or end
-            return Delta(place, piece.text, piece.token_ids)
-        text = piece.text
+            return Delta(place, piece.parts, piece.token_ids, logprobs=logprobs)
+        parts = piece.parts
         if piece.end is not None:
             self._client.cancel(self._mailbox, place)
         elif end is not None:
-            text += assembler.finish()
+            parts += assembler.finish()
         if end is not None:
+            if end.reason == "stop" and assembler.calls:
+                end = replace(end, reason="tool_calls")
             self._endings[place] = end
-        return Delta(place, text, piece.token_ids, end)
+        return Delta(place, parts, piece.token_ids, end, logprobs)
 
     def _count_prediction(self, place: int, totals: Totals, kept: int) -> None:
         """What a delivery adds to the request's counts; what a stop string cut off was not used."""
@@ -230,8 +243,7 @@ def _end(piece: Piece, update: Update, own_stops: Sequence[int]) -> Ending | Fai
     The model's own end-of-sequence token is no stop reason; the request's stop tokens are.
     """
     if piece.end is not None:
-        stop = piece.end.stop
-        return Ending("length") if stop is None else Ending("stop", stop)
+        return Ending("length" if piece.end.kind is EndKind.LENGTH else "stop", piece.end.stop)
     match update.end:
         case Finish(kind=FinishKind.STOP_TOKEN, stop_token_id=token_id):
             return Ending("stop", token_id if token_id in own_stops else None)

@@ -40,6 +40,10 @@ class Mailbox:
         self._open.discard(place)
         self._waiting.pop(place, None)
 
+    def reopen(self, place: int) -> None:
+        """News of an ended place go on, from another worker."""
+        self._open.add(place)
+
     def fail(self, failure: Failure) -> None:
         """End every open place with a failure."""
         for place in tuple(self._open):

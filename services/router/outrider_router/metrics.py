@@ -11,6 +11,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outrider_router.types import VerifyStep
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
@@ -147,6 +148,8 @@ class RequestRecord:
     accepted_draft_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    reasoning_tokens: int = 0
+    steps: tuple[VerifyStep, ...] = ()
     outcome: Outcome | None = None
     time_to_first_token_s: float | None = None
     _choices: dict[int, _ChoiceTimes] = field(default_factory=dict)

@@ -4,7 +4,7 @@ Knows no HTTP, no text and no wire format. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import Enum
 
 
@@ -33,6 +33,22 @@ class FinishKind(Enum):
     CANCELLED = "cancelled"
 
 
+class GrammarKind(Enum):
+    """The languages in which an answer's form can be described."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What an answer must look like."""
+
+    kind: GrammarKind
+    text: str
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are chosen and when to stop.
@@ -46,6 +62,7 @@ class Sampling:
         options: further options by their name in the contract, as far as the client set them to
             something that matters and the worker declares them.
         logit_bias: pairs of token id and bias, under the same condition.
+        bad_words: token sequences that the answer never completes, under the same condition.
     """
 
     temperature: float
@@ -56,6 +73,7 @@ class Sampling:
     ignore_eos: bool = False
     options: Mapping[str, float] = field(default_factory=dict)
     logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,8 +89,14 @@ class Speculation:
 class Submission:
     """One choice as it is sent to a worker; `(request_id, choice_index)` is unique per process.
 
-    `deadline_ms` is the time left when it is sent, 0 for no limit; `prediction_ids` are what the
-    client expects the answer to hold.
+    Attributes:
+        deadline_ms: the time left when it is sent, 0 for no limit.
+        prediction_ids: what the client expects the answer to hold.
+        top_logprobs: alternatives to report beside each token's logprob; None asks for no logprobs.
+        tenant_salt: prompts are shared in the worker's prefix cache under equal salts only.
+        class_label: the API key's class, for the planner's rules.
+        resumed_ids: what another worker has delivered of the answer; counted in `max_tokens`.
+        traceparent: W3C trace context of the span that sends it; empty where nothing is traced.
     """
 
     request_id: str
@@ -83,6 +107,13 @@ class Submission:
     speculation: Speculation
     deadline_ms: int = 0
     prediction_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
+    top_logprobs: int | None = None
+    tenant_salt: bytes = b""
+    priority: int = 0
+    class_label: str = ""
+    resumed_ids: tuple[int, ...] = ()
+    traceparent: str = ""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -100,11 +131,15 @@ class Finish:
 
 @dataclass(frozen=True)
 class Failure:
-    """The choice failed; the message is fit for the client."""
+    """The choice failed; the message is fit for the client.
+
+    `worker_lost`: the worker vanished with the choice on it, which may have been its doing.
+    """
 
     code: FailureCode
     message: str
     param: str | None = None
+    worker_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,17 +154,41 @@ class Totals:
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
 
+    def plus(self, later: "Totals") -> "Totals":
+        """The sum of two workers' shares."""
+        pairs = zip(astuple(self), astuple(later), strict=True)
+        return Totals(*(mine + others for mine, others in pairs))
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logarithms of one token's probability and of the likeliest ones', by the model."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class VerifyStep:
+    """One round that judged drafts: how many, and how many of them were right."""
+
+    verified_tokens: int
+    accepted_tokens: int
+
 
 @dataclass(frozen=True)
 class Update:
     """News of one choice: tokens, and its end where it has come; totals come with the end, and
-    with everything where there is a prediction."""
+    with everything where there is a prediction. Logprobs are one for each token or none at all.
+    """
 
     token_ids: tuple[int, ...] = ()
     accepted_tokens: int = 0
     cached_prompt_tokens: int = 0
     end: Finish | Failure | None = None
     totals: Totals | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    steps: tuple[VerifyStep, ...] = ()
 
     def followed_by(self, later: "Update") -> "Update":
         """Both as one."""
@@ -139,12 +198,14 @@ class Update:
             max(self.cached_prompt_tokens, later.cached_prompt_tokens),
             later.end,
             later.totals or self.totals,
+            self.logprobs + later.logprobs,
+            self.steps + later.steps,
         )
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """What a worker says about itself."""
+    """What a worker says about itself; limits of 0 are unknown."""
 
     model: str
     model_digest: str
@@ -160,3 +221,6 @@ class WorkerStatus:
     running_requests: int
     waiting_requests: int
     chat_template: str
+    max_running_requests: int = 0
+    kv_used_tokens: int = 0
+    kv_capacity_tokens: int = 0

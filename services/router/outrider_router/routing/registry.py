@@ -1,18 +1,20 @@
-"""The workers and what they serve: who is ready, how loaded each is, and the models' text side.
+"""What is served and by whom: models with their text side, and the worker for each request.
 
-Workers come from a fixed list. A lost one is not chosen until it is back and ready. While a model
-is being replaced, workers of one name serve different files, told apart by their digest: a prompt
-made with the tokenizer of one goes to no other. Knows nothing of HTTP or of what a request asks.
+A worker that is lost is not chosen until it is back and ready. While a model is being replaced,
+workers of one name serve different files, told apart by their digest: a prompt made with the
+tokenizer of one goes to no other. Knows nothing of HTTP or of what a request asks.
 """
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
-from outrider_router.routing.policy import Candidate, WorkerPicker
+from outrider_router.routing.affinity import PrefixIndex
+from outrider_router.routing.discovery import Discovery
+from outrider_router.routing.fleet import Fleet, Worker
+from outrider_router.routing.policy import Demand, WorkerPicker
 from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_router.types import WorkerStatus
 from outrider_router.worker_client import Fetch, WorkerClient
@@ -47,27 +49,11 @@ class ServedModel:
     options: frozenset[str]
 
 
-@dataclass
-class Worker:
-    """One worker of the list and what this router has there."""
-
-    client: WorkerClient
-    in_flight: int = 0
-    task: asyncio.Task[None] | None = field(default=None, repr=False)
-
-    @property
-    def candidate(self) -> Candidate:
-        """Its load as the policy wants it."""
-        status = self.client.status
-        reported = status.running_requests + status.waiting_requests if status else 0
-        return Candidate(self.client.address, self.in_flight, reported)
-
-
 class Registry:
     """All workers of one router.
 
     Args:
-        addresses: the workers as `host:port`.
+        discovery: says where workers are.
         token: the secret for gRPC, None without one.
         clock: where time comes from.
         picker: chooses among ready workers.
@@ -76,7 +62,7 @@ class Registry:
 
     def __init__(
         self,
-        addresses: Collection[str],
+        discovery: Discovery,
         token: str | None,
         clock: Clock,
         picker: WorkerPicker,
@@ -87,30 +73,41 @@ class Registry:
         self._build_text = build_text
         self._texts: dict[tuple[str, str], asyncio.Task[ModelText]] = {}
         self._created_s: dict[str, int] = {}
-        self._turn = 0
-        self.workers = {
-            address: Worker(WorkerClient(address, token, clock, self._prepare))
-            for address in addresses
-        }
+        self._prefixes = PrefixIndex()
+        # Routers that start together do not all begin with the first worker.
+        self._turn = random.randrange(1 << 16)
+        self._fleet = Fleet(
+            discovery,
+            lambda address: WorkerClient(address, token, clock, self._prepare),
+            lambda address: self._prefixes.forget({address}),
+        )
+
+    @property
+    def workers(self) -> dict[str, Worker]:
+        """Those there are now, by address."""
+        return self._fleet.workers
+
+    @property
+    def running(self) -> bool:
+        """False once everything ends: waiting for a worker is of no use then."""
+        return self._fleet.running
 
     def start(self) -> None:
         """Begin to connect."""
-        for worker in self.workers.values():
-            worker.task = asyncio.create_task(worker.client.run())
+        self._fleet.start()
 
     async def stop(self) -> None:
         """Disconnect; requests still on a worker fail."""
-        tasks: list[asyncio.Task[Any]] = [w.task for w in self.workers.values() if w.task]
-        tasks += self._texts.values()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fleet.stop()
+        for loading in self._texts.values():
+            loading.cancel()
+        await asyncio.gather(*self._texts.values(), return_exceptions=True)
 
     def trouble(self) -> str | None:
         """Why no request can be served; None if one can."""
-        troubles = {w.client.address: w.client.trouble for w in self.workers.values()}
+        troubles = {worker.client.address: worker.trouble for worker in self._fleet}
         if not troubles:
-            return "no workers are configured"
+            return "no workers are known"
         if None in troubles.values():
             return None
         return "no worker is ready: " + "; ".join(f"{a}: {why}" for a, why in troubles.items())
@@ -148,42 +145,39 @@ class Registry:
             options=frozenset.intersection(*(status.options for status in statuses)),
         )
 
-    def pick(self, model: ServedModel, without: Collection[str] = ()) -> WorkerClient:
-        """The worker for a new request.
+    def pick(
+        self,
+        model: ServedModel,
+        demand: Demand,
+        prompt_ids: Sequence[int] = (),
+        salt: bytes = b"",
+        without: Collection[str] = (),
+    ) -> Worker:
+        """The worker for a request, or for choices of one, that begins with `prompt_ids`.
+
+        Workers with an open breaker are left out as long as there is another one.
 
         Raises:
             NoWorker: none is ready, apart from those in `without`.
         """
-        candidates = [
-            worker.candidate
-            for address, worker in self.workers.items()
-            if address not in without and self._serves(worker, model)
-        ]
-        if not candidates:
+        able = [w for w in self._fleet if w.client.address not in without and _serves(w, model)]
+        now_s = self._clock.monotonic_s()
+        able = [w for w in able if not w.breaker.is_open(now_s)] or able
+        if not able:
             trouble = self.trouble()
             raise NoWorker(trouble or f"no other worker is ready for the model {model.name!r}")
         self._turn += 1
-        return self.workers[self._picker.choose(candidates, self._turn).address].client
-
-    @contextmanager
-    def holding(self, client: WorkerClient, choices: int) -> Iterator[None]:
-        """Count choices as load of a worker for as long as the block runs, exactly once."""
-        worker = self.workers[client.address]
-        worker.in_flight += choices
-        try:
-            yield
-        finally:
-            worker.in_flight -= choices
-
-    def _serves(self, worker: Worker, model: ServedModel) -> bool:
-        status = worker.client.status
-        if worker.client.trouble is not None or status is None:
-            return False
-        return _text_key(status) == (model.name, model.digest)
+        known = self._prefixes.matches(prompt_ids, salt)
+        candidates = [w.candidate(known.get(w.client.address, 0)) for w in able]
+        address = self._picker.choose(candidates, demand, self._turn).address
+        self._prefixes.learn(prompt_ids, salt, address)
+        worker = self.workers[address]
+        worker.breaker.sent(now_s)
+        return worker
 
     def _ready_statuses(self) -> list[WorkerStatus]:
-        clients = [worker.client for worker in self.workers.values()]
-        return [c.status for c in clients if c.trouble is None and c.status is not None]
+        ready = [worker.client.status for worker in self._fleet if worker.trouble is None]
+        return [status for status in ready if status is not None]
 
     async def _prepare(self, status: WorkerStatus, fetch: Fetch) -> None:
         """Load the model's text side unless it is there; workers of one model share it."""
@@ -199,6 +193,13 @@ class Registry:
         text = await asyncio.to_thread(self._build_text, await fetch())
         log.info("model_text_loaded", model=model, seconds=self._clock.monotonic_s() - started_s)
         return text
+
+
+def _serves(worker: Worker, model: ServedModel) -> bool:
+    status = worker.client.status
+    if worker.trouble is not None or status is None:
+        return False
+    return _text_key(status) == (model.name, model.digest)
 
 
 def _text_key(status: WorkerStatus) -> tuple[str, str]:

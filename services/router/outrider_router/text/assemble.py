@@ -6,26 +6,62 @@ after the end is dropped and not counted. Every count of the answer's tokens com
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 from outrider_router.text.detokenize import IncrementalDecoder, TokenTable
+from outrider_router.text.message import MessageReader, Reading
+from outrider_router.text.parts import Part, content_of, joined
 from outrider_router.text.stops import StopMatcher
 
 
 @dataclass(frozen=True)
-class TextEnd:
-    """Why the text itself ended the answer: a stop string, or (None) the length limit."""
+class TextRules:
+    """How an answer's tokens become what the client sees.
 
-    stop: str | None
+    Attributes:
+        stops: stop strings, none of them empty.
+        show_stop: the stop string that ends the answer stays in it.
+        shown_special: special tokens that appear in the text; others are hidden. What `reading`
+            looks for must be among them.
+        reading: where thinking and tool calls are looked for.
+    """
+
+    stops: tuple[str, ...] = ()
+    show_stop: bool = False
+    shown_special: frozenset[int] = frozenset()
+    reading: Reading = field(default_factory=Reading)
+
+
+class EndKind(Enum):
+    """What in the text itself can end an answer."""
+
+    STOP_STRING = "stop_string"
+    LENGTH = "length"
+    CALL = "call"
+
+
+@dataclass(frozen=True)
+class TextEnd:
+    """Why the text itself ended the answer; `stop` is the stop string, if one did."""
+
+    kind: EndKind
+    stop: str | None = None
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What a round added to an answer."""
+    """What a round added to an answer; some of the tokens may have been thinking."""
 
-    text: str
+    parts: tuple[Part, ...]
     token_ids: tuple[int, ...]
     end: TextEnd | None = None
+    reasoning_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        """The text for the user."""
+        return content_of(self.parts)
 
 
 class TextAssembler:
@@ -33,35 +69,60 @@ class TextAssembler:
 
     Args:
         table: bytes of token ids.
-        stops: stop strings, none of them empty.
+        rules: how they become text.
         max_tokens: tokens to keep at most, at least 1.
     """
 
-    def __init__(self, table: TokenTable, stops: Sequence[str], max_tokens: int) -> None:
-        self._decoder = IncrementalDecoder(table)
-        self._matcher = StopMatcher(stops)
-        self._steps = 1 if stops else max_tokens
+    def __init__(self, table: TokenTable, rules: TextRules, max_tokens: int) -> None:
+        reading = rules.reading
+        self._decoder = IncrementalDecoder(table, rules.shown_special)
+        self._matcher = StopMatcher(rules.stops, rules.show_stop)
+        self._reader = MessageReader(reading)
+        walks = rules.stops or reading.tools is not None or reading.thinking is not None
+        self._steps = 1 if walks else max_tokens
         self._max_tokens = max_tokens
         self.kept_tokens = 0
+
+    @property
+    def calls(self) -> int:
+        """Tool calls announced so far."""
+        return self._reader.calls
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The next tokens. After a piece with an end nothing more may be pushed."""
         kept = token_ids[: self._max_tokens - self.kept_tokens]
-        text = ""
-        # With stop strings each token is its own step, so that the count is exact.
+        parts: list[Part] = []
+        thinking = 0
+        # Where the text can end the answer each token is its own step, so that counts are exact.
         for at in range(0, len(kept), self._steps):
-            scan = self._matcher.push(self._decoder.push(kept[at : at + self._steps]))
-            text += scan.text
-            if scan.stop is not None:
-                return self._piece(text, kept[: at + 1], TextEnd(scan.stop))
+            step = kept[at : at + self._steps]
+            was_thinking = self._reader.in_thinking
+            scan = self._matcher.push(self._decoder.push(step))
+            parts += self._reader.push(scan.text)
+            thinking += len(step) if was_thinking or self._reader.in_thinking else 0
+            end = self._end_of_text(scan.stop)
+            if end is not None:
+                parts += self._reader.finish()
+                return self._piece(parts, kept[: at + 1], thinking, end)
         if self.kept_tokens + len(kept) == self._max_tokens:
-            return self._piece(text + self._matcher.flush(), kept, TextEnd(None))
-        return self._piece(text, kept)
+            end = TextEnd(EndKind.LENGTH)
+            return self._piece([*parts, *self._flush()], kept, thinking, end)
+        return self._piece(parts, kept, thinking)
 
-    def finish(self) -> str:
-        """Text still held back when something else ended the answer."""
-        return self._matcher.flush()
+    def finish(self) -> tuple[Part, ...]:
+        """What is still held back when something else ended the answer."""
+        return joined(self._flush())
 
-    def _piece(self, text: str, kept: Sequence[int], end: TextEnd | None = None) -> Piece:
+    def _end_of_text(self, stop: str | None) -> TextEnd | None:
+        if stop is not None:
+            return TextEnd(EndKind.STOP_STRING, stop)
+        return TextEnd(EndKind.CALL) if self._reader.complete else None
+
+    def _flush(self) -> list[Part]:
+        return [*self._reader.push(self._matcher.flush()), *self._reader.finish()]
+
+    def _piece(
+        self, parts: Sequence[Part], kept: Sequence[int], thinking: int, end: TextEnd | None = None
+    ) -> Piece:
         self.kept_tokens += len(kept)
-        return Piece(text, tuple(kept), end)
+        return Piece(joined(parts), tuple(kept), end, thinking)

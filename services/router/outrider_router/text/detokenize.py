@@ -34,11 +34,10 @@ class TokenTable:
 
     def __init__(self, library: Tokenizer, decoder: dict[str, Any] | None) -> None:
         self._library = library
-        self._added = {
-            token_id: b"" if token.special else token.content.encode()
-            for token_id, token in library.get_added_tokens_decoder().items()
-        }
-        self._bytes: dict[int, bytes] = dict(self._added)
+        added = library.get_added_tokens_decoder().items()
+        self._special = {id_: token.content.encode() for id_, token in added if token.special}
+        self._bytes = {id_: token.content.encode() for id_, token in added if not token.special}
+        self._bytes |= dict.fromkeys(self._special, b"")
         self._byte_level = False
         self._byte_fallback = False
         self._replacements: list[tuple[str, str]] = []
@@ -57,6 +56,18 @@ class TokenTable:
                 self._replacements.append((step["pattern"]["String"], step["content"]))
             case kind if kind not in _WHOLE_SEQUENCE_STEPS:
                 raise DecoderError(f"decoder step {kind!r} cannot be run token by token")
+
+    def special_ids(self, within: str | None = None) -> frozenset[int]:
+        """Ids of all special tokens, or of those whose text occurs in `within`."""
+        return frozenset(
+            token_id
+            for token_id, token in self._special.items()
+            if within is None or token.decode() in within
+        )
+
+    def special_bytes_of(self, token_id: int) -> bytes:
+        """The bytes of a special token's text."""
+        return self._special[token_id]
 
     def bytes_of(self, token_id: int) -> bytes:
         """The token's bytes; empty for special tokens and for ids outside the vocabulary."""
@@ -82,15 +93,25 @@ class IncrementalDecoder:
 
     Bytes that can never become a character turn into U+FFFD. A character still unfinished at the
     end is never shown, so a shorter answer is always a prefix of a longer one.
+
+    Args:
+        table: bytes of token ids.
+        shown_special: special tokens that appear with the text the vocabulary gives them.
     """
 
-    def __init__(self, table: TokenTable) -> None:
+    def __init__(self, table: TokenTable, shown_special: frozenset[int] = frozenset()) -> None:
         self._table = table
+        self._shown_special = shown_special
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Text that became certain with these tokens; may be empty."""
-        return self._utf8.decode(b"".join(map(self._table.bytes_of, token_ids)))
+        return self._utf8.decode(b"".join(map(self._bytes_of, token_ids)))
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        if token_id in self._shown_special:
+            return self._table.special_bytes_of(token_id)
+        return self._table.bytes_of(token_id)
 
 
 def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:

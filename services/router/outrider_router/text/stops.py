@@ -1,4 +1,5 @@
-"""Stop strings in text that arrives in pieces: found wherever the pieces are cut, never shown.
+"""Stop strings in text that arrives in pieces: found wherever the pieces are cut, and not shown
+unless that is asked for.
 
 The first stop string to be complete wins; of two that end at one place, the longer. So the result
 depends on the text alone, not on how it was cut. Text that might begin a stop string is held back
@@ -7,6 +8,8 @@ until it is clear whether it does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from outrider_router.text.source import possible_beginning
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,12 @@ class StopMatcher:
 
     Args:
         stops: the stop strings, none of them empty.
+        shown: the stop string that is found stays in the text.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], shown: bool = False) -> None:
         self._stops = tuple(stops)
-        self._longest = max(map(len, stops), default=0)
+        self._shown = shown
         self._held = ""
 
     def push(self, text: str) -> Scan:
@@ -37,8 +41,8 @@ class StopMatcher:
         if found := self._first_stop(seen):
             start, stop = found
             self._held = ""
-            return Scan(seen[:start], stop)
-        keep = len(seen) - self._possible_beginning(seen)
+            return Scan(seen[: start + len(stop)] if self._shown else seen[:start], stop)
+        keep = len(seen) - possible_beginning(seen, self._stops)
         self._held = seen[keep:]
         return Scan(seen[:keep])
 
@@ -55,11 +59,3 @@ class StopMatcher:
             if (start := text.find(stop)) >= 0
         ]
         return min(ends)[1:] if ends else None
-
-    def _possible_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
-        for size in range(min(len(text), self._longest - 1), 0, -1):
-            tail = text[-size:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return size
-        return 0

@@ -1,17 +1,17 @@
 """One worker as the router sees it: a connection that comes back by itself.
 
-Keeps one `Attach` stream open with heartbeats both ways, hands each choice's news to its mailbox,
-and asks for a description every second. A lost stream fails all choices on it at once; the client
-then reconnects with growing, jittered waits. What a request or a model means is known elsewhere.
+Keeps one `Attach` stream open with heartbeats both ways, hands each choice's news to whoever sent
+it, asks for a description every second, and follows the worker's gRPC health. A lost stream fails
+all choices on it at once; the client then reconnects with growing, jittered waits. A stream belongs
+to one life (incarnation) of the worker: what another one says on it is dropped, and the stream with
+it. What a request or a model means is known elsewhere.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
 
 import grpc
 
-from outrider_router.mailbox import Mailbox
 from outrider_router.text.model_text import TextAssets
 from outrider_router.types import Failure, FailureCode, Submission, Update, WorkerStatus
 from outrider_router.worker_client.wire import (
@@ -19,6 +19,7 @@ from outrider_router.worker_client.wire import (
     Outgoing,
     WorkerWire,
     cancel_message,
+    incarnation_of,
     news_of,
     ping_message,
     submit_message,
@@ -35,6 +36,7 @@ log = get_logger(__name__)
 
 Fetch = Callable[[], Awaitable[TextAssets]]
 Prepare = Callable[[WorkerStatus, Fetch], Awaitable[None]]
+Take = Callable[[Update], None]
 
 
 class LinkLost(Exception):
@@ -61,8 +63,9 @@ class WorkerClient:
         self._status: WorkerStatus | None = None
         self._described_s = clock.monotonic_s()
         self._lost_because = "not connected yet"
+        self._serving = True
         self._outgoing: asyncio.Queue[Outgoing] | None = None
-        self._places: dict[Key, tuple[Mailbox, int]] = {}
+        self._takers: dict[Key, Take] = {}
 
     @property
     def status(self) -> WorkerStatus | None:
@@ -74,6 +77,8 @@ class WorkerClient:
         """Why nothing may be sent to the worker; None if it is ready."""
         if self._outgoing is None or self._status is None:
             return self._lost_because
+        if not self._serving:
+            return "the worker is draining"
         if not self._status.ready:
             return self._status.not_ready_reason or "the worker is not ready"
         if self._clock.monotonic_s() - self._described_s > HEARTBEAT_DEADLINE_S:
@@ -83,30 +88,20 @@ class WorkerClient:
     @property
     def tracked_choices(self) -> int:
         """Choices registered here; 0 when idle."""
-        return len(self._places)
+        return len(self._takers)
 
-    @contextmanager
-    def submit(self, submissions: Sequence[Submission]) -> Iterator[Mailbox]:
-        """Send choices and take their news; leaving cancels those that have not ended."""
-        mailbox = Mailbox(submissions)
-        # A stack, so that trouble with one place leaves none of the others behind.
-        with ExitStack() as leaving:
-            for place, submission in enumerate(submissions):
-                self._places[submission.key] = (mailbox, place)
-                leaving.callback(self.cancel, mailbox, place)
-            if self._outgoing is None:
-                reason = f"the worker is not connected: {self._lost_because}"
-                mailbox.fail(Failure(FailureCode.UNAVAILABLE, reason))
-            else:
-                for submission in submissions:
-                    self._outgoing.put_nowait(submit_message(submission))
-            yield mailbox
+    def send(self, submission: Submission, take: Take) -> None:
+        """Send one choice; `take` gets its news up to its end, and nothing after `drop`."""
+        if self._outgoing is None:
+            reason = f"the worker is not connected: {self._lost_because}"
+            take(Update(end=Failure(FailureCode.UNAVAILABLE, reason)))
+            return
+        self._takers[submission.key] = take
+        self._outgoing.put_nowait(submit_message(submission))
 
-    def cancel(self, mailbox: Mailbox, place: int) -> None:
-        """Take no more news of one choice; the worker drops it if it has not ended it."""
-        submission = mailbox.submissions[place]
-        mailbox.close(place)
-        if self._places.pop(submission.key, None) and self._outgoing is not None:
+    def drop(self, submission: Submission) -> None:
+        """Take no more news of a choice; the worker drops it if it has not ended it."""
+        if self._takers.pop(submission.key, None) and self._outgoing is not None:
             self._outgoing.put_nowait(cancel_message(submission))
 
     async def run(self) -> None:
@@ -134,6 +129,7 @@ class WorkerClient:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._attach(wire, backoff))
                     tasks.create_task(self._keep_described(wire))
+                    tasks.create_task(self._follow_health(wire))
         except* (grpc.aio.AioRpcError, LinkLost) as errors:
             reasons = [_reason(error) for error in errors.exceptions]
         except* Exception as errors:
@@ -159,10 +155,20 @@ class WorkerClient:
                 # Whether the worker is gone is for the stream's heartbeats to say.
                 log.info("describe_failed", worker=self.address, reason=error.details())
 
+    async def _follow_health(self, wire: WorkerWire) -> None:
+        """A worker that drains says so here first, before its next description."""
+        self._serving = True
+        try:
+            async for self._serving in wire.health():
+                pass
+        except grpc.aio.AioRpcError as error:
+            log.info("health_failed", worker=self.address, reason=error.details())
+
     async def _attach(self, wire: WorkerWire, backoff: ReconnectBackoff) -> None:
         """Run the stream until it is lost; never returns normally."""
         outgoing: asyncio.Queue[Outgoing] = asyncio.Queue()
         heartbeat = Heartbeat(self._clock.monotonic_s())
+        incarnation = self._status.incarnation if self._status else ""
         call = wire.attach(outgoing)
         watch = asyncio.create_task(self._beat(heartbeat, outgoing))
         watch.add_done_callback(lambda _: call.cancel())
@@ -174,6 +180,8 @@ class WorkerClient:
                     self._outgoing = outgoing
                     backoff.reset()
                     log.info("worker_attached", worker=self.address)
+                if incarnation_of(response) not in ("", incarnation):
+                    raise LinkLost("another life of the worker answers on this stream")
                 for key, update in news_of(response):
                     self._deliver(key, update)
             raise LinkLost("the worker closed the stream")
@@ -201,21 +209,21 @@ class WorkerClient:
             await self._clock.sleep(_TICK_S)
 
     def _deliver(self, key: Key, update: Update) -> None:
-        known = self._places.get(key)
-        if known is None:
+        take = self._takers.get(key)
+        if take is None:
             return
-        mailbox, place = known
-        mailbox.deliver(place, update)
         if update.end is not None:
-            del self._places[key]
+            del self._takers[key]
+        take(update)
 
     def _lose(self, reason: str, told: str) -> None:
         """Nothing can be sent any more; whoever waits is told so, without the wire's own words."""
         self._outgoing = None
         self._lost_because = reason
-        lost, self._places = self._places, {}
-        for mailbox, _ in lost.values():
-            mailbox.fail(Failure(FailureCode.UNAVAILABLE, told))
+        lost, self._takers = self._takers, {}
+        failure = Failure(FailureCode.UNAVAILABLE, told, worker_lost=True)
+        for take in lost.values():
+            take(Update(end=failure))
 
 
 def _reason(error: BaseException) -> str:

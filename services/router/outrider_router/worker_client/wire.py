@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider.common.v1 import common_pb2
 from outrider.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -17,15 +18,20 @@ from outrider_router.types import (
     FailureCode,
     Finish,
     FinishKind,
+    Grammar,
+    GrammarKind,
     Submission,
+    TokenLogprobs,
     Totals,
     Update,
+    VerifyStep,
     WorkerStatus,
 )
 from outrider_runtime.rpc import token_metadata
 
 _DESCRIBE_DEADLINE_S = 2.0
 _ASSETS_DEADLINE_S = 30.0
+_SERVICE = "outrider.worker.v1.WorkerService"
 
 Outgoing = worker_pb2.AttachRequest
 Key = tuple[str, int]
@@ -42,6 +48,11 @@ _FINISHES = {
     worker_pb2.FINISH_REASON_STOP_TOKEN: FinishKind.STOP_TOKEN,
     worker_pb2.FINISH_REASON_LENGTH: FinishKind.LENGTH,
     worker_pb2.FINISH_REASON_CANCELLED: FinishKind.CANCELLED,
+}
+_GRAMMARS = {
+    GrammarKind.JSON_SCHEMA: worker_pb2.GRAMMAR_KIND_JSON_SCHEMA,
+    GrammarKind.REGEX: worker_pb2.GRAMMAR_KIND_REGEX,
+    GrammarKind.LARK: worker_pb2.GRAMMAR_KIND_LARK,
 }
 
 
@@ -85,6 +96,13 @@ class WorkerWire:
                 return b""
             raise
 
+    async def health(self) -> AsyncIterator[bool]:
+        """Whether the worker's standard health service says that it serves, at each change."""
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        request = health_pb2.HealthCheckRequest(service=_SERVICE)
+        async for response in stub.Watch(request, metadata=token_metadata(self.token)):
+            yield response.status == health_pb2.HealthCheckResponse.SERVING
+
     def attach(
         self, outgoing: asyncio.Queue[Outgoing]
     ) -> grpc.aio.StreamStreamCall[Outgoing, worker_pb2.AttachResponse]:
@@ -110,6 +128,13 @@ def submit_message(submission: Submission) -> Outgoing:
             sampling=_sampling_message(submission),
             deadline_ms=submission.deadline_ms,
             prediction_ids=submission.prediction_ids,
+            grammar=_grammar_message(submission.grammar),
+            logprobs=_logprobs_message(submission.top_logprobs),
+            tenant_salt=submission.tenant_salt,
+            priority=submission.priority,
+            class_label=submission.class_label,
+            resumed_ids=submission.resumed_ids,
+            traceparent=submission.traceparent,
             speculation=worker_pb2.SpeculationOptions(
                 enabled=wishes.enabled,
                 max_draft_tokens=wishes.max_draft_tokens,
@@ -132,10 +157,21 @@ def _sampling_message(submission: Submission) -> worker_pb2.SamplingOptions:
             worker_pb2.LogitBias(token_id=token_id, bias=bias)
             for token_id, bias in sampling.logit_bias
         ],
+        bad_words=[worker_pb2.TokenSequence(token_ids=ids) for ids in sampling.bad_words],
     )
     for name, value in sampling.options.items():
         setattr(message, name, value)
     return message
+
+
+def _grammar_message(grammar: Grammar | None) -> worker_pb2.Grammar | None:
+    if grammar is None:
+        return None
+    return worker_pb2.Grammar(kind=_GRAMMARS[grammar.kind], text=grammar.text)
+
+
+def _logprobs_message(top: int | None) -> worker_pb2.LogprobsOptions | None:
+    return None if top is None else worker_pb2.LogprobsOptions(top_logprobs=top)
 
 
 def cancel_message(submission: Submission) -> Outgoing:
@@ -152,6 +188,11 @@ def ping_message(sequence: int) -> Outgoing:
     return Outgoing(ping=common_pb2.Heartbeat(sequence=sequence))
 
 
+def incarnation_of(response: worker_pb2.AttachResponse) -> str:
+    """Which life of the worker a message's tokens come from; empty where it has none."""
+    return response.tokens.worker_incarnation
+
+
 def news_of(response: worker_pb2.AttachResponse) -> Iterator[tuple[Key, Update]]:
     """What one message says about each choice in it; nothing for a sign of life."""
     for news in response.tokens.requests:
@@ -165,7 +206,19 @@ def _update(news: worker_pb2.RequestTokens) -> Update:
         cached_prompt_tokens=news.cached_prompt_tokens,
         end=_end(news),
         totals=_totals(news.totals) if news.HasField("totals") else None,
+        logprobs=tuple(map(_logprobs, news.logprobs)),
+        steps=_steps(news),
     )
+
+
+def _logprobs(entry: worker_pb2.TokenLogprobs) -> TokenLogprobs:
+    return TokenLogprobs(entry.logprob, tuple(zip(entry.top_ids, entry.top_logprobs, strict=True)))
+
+
+def _steps(news: worker_pb2.RequestTokens) -> tuple[VerifyStep, ...]:
+    if not news.verified_tokens:
+        return ()
+    return (VerifyStep(news.verified_tokens, news.accepted_tokens),)
 
 
 def _totals(message: worker_pb2.SpeculationTotals) -> Totals:
@@ -212,4 +265,7 @@ def _status(response: worker_pb2.DescribeResponse) -> WorkerStatus:
         running_requests=load.running_requests,
         waiting_requests=load.waiting_requests,
         chat_template=response.chat_template,
+        max_running_requests=response.limits.max_running_requests,
+        kv_used_tokens=load.kv_used_tokens,
+        kv_capacity_tokens=load.kv_capacity_tokens,
     )

@@ -94,8 +94,12 @@ class Roster:
         commit: Commit,
         turn: Turn,
         logprobs: Sequence[TokenLogprobs] = (),
+        verified: int = 0,
     ) -> None:
-        """Append what a step brought a request, tell it, and end it if that was the end."""
+        """Append what a step brought a request, tell it, and end it if that was the end.
+
+        verified: drafts of the request that the step judged.
+        """
         first = request.emitted_here == 0
         token_ids = commit.token_ids
         request.token_ids.extend(token_ids)
@@ -112,6 +116,7 @@ class Roster:
             logprobs=_asked_logprobs(request, logprobs[: len(token_ids)]),
             cached_prompt_tokens=_cached_prompt_tokens(request) if first else 0,
             totals=request.totals.copy() if request.spec.prediction_ids else None,
+            verified_tokens=verified,
         )
         if finish is not None:
             self.end(request, finish, turn, news)
@@ -135,6 +140,7 @@ class Roster:
                 request.emitted_here,
                 last.logprobs,
                 last.cached_prompt_tokens,
+                last.verified_tokens,
             )
         )
 

@@ -74,7 +74,7 @@ class Settler:
             turn.tried_tokens += len(commit.token_ids)
         self._note_fed(flight, request, commit)
         request.draft = next_draft
-        self._roster.give(request, commit, turn, outcome.logprobs)
+        self._roster.give(request, commit, turn, outcome.logprobs, outcome.verified)
 
     def _settle_first(
         self, member: Member, first: FirstToken, next_draft: Draft, flight: Flight

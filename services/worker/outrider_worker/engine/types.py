@@ -301,6 +301,7 @@ class TokenNews:
         between two of them, by a stop string.
     logprobs: one entry for each token, or none at all.
     cached_prompt_tokens: prompt tokens that the prefix cache gave; set with the first token.
+    verified_tokens: drafts that the round verified.
     """
 
     key: RequestKey
@@ -312,3 +313,4 @@ class TokenNews:
     emitted_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
     cached_prompt_tokens: int = 0
+    verified_tokens: int = 0

@@ -197,6 +197,7 @@ class Submit(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     PREDICTION_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per router stream together with choice_index. 1 to 256 characters."""
     choice_index: _builtins.int
@@ -214,6 +215,8 @@ class Submit(_message.Message):
     """Reserved, ignored."""
     deadline_ms: _builtins.int
     """Time left for the whole request; 0 = none."""
+    traceparent: _builtins.str
+    """W3C trace context of the router's span; empty where nothing is traced."""
     @_builtins.property
     def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -260,10 +263,11 @@ class Submit(_message.Message):
         speculation: Global___SpeculationOptions | None = ...,
         prediction_ids: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: Global___LogprobsOptions | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grammar", b"_grammar", "_logprobs", b"_logprobs", "grammar", b"grammar", "logprobs", b"logprobs", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grammar", b"_grammar", "_logprobs", b"_logprobs", "adapter", b"adapter", "choice_index", b"choice_index", "class_label", b"class_label", "deadline_ms", b"deadline_ms", "grammar", b"grammar", "logprobs", b"logprobs", "prediction_ids", b"prediction_ids", "priority", b"priority", "prompt_ids", b"prompt_ids", "request_id", b"request_id", "resumed_ids", b"resumed_ids", "sampling", b"sampling", "seed", b"seed", "speculation", b"speculation", "tenant_salt", b"tenant_salt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grammar", b"_grammar", "_logprobs", b"_logprobs", "adapter", b"adapter", "choice_index", b"choice_index", "class_label", b"class_label", "deadline_ms", b"deadline_ms", "grammar", b"grammar", "logprobs", b"logprobs", "prediction_ids", b"prediction_ids", "priority", b"priority", "prompt_ids", b"prompt_ids", "request_id", b"request_id", "resumed_ids", b"resumed_ids", "sampling", b"sampling", "seed", b"seed", "speculation", b"speculation", "tenant_salt", b"tenant_salt", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grammar: _TypeAlias = _typing.Literal["grammar"]  # noqa: Y015
     _WhichOneofArgType__grammar: _TypeAlias = _typing.Literal["_grammar", b"_grammar"]  # noqa: Y015
@@ -540,6 +544,7 @@ class RequestTokens(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
+    VERIFIED_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     choice_index: _builtins.int
     accepted_tokens: _builtins.int
@@ -548,6 +553,8 @@ class RequestTokens(_message.Message):
     """Index into Describe's drafters; meaningful when accepted_tokens > 0."""
     cached_prompt_tokens: _builtins.int
     """Prompt tokens served from the prefix cache; set with the first token."""
+    verified_tokens: _builtins.int
+    """Drafts that this round verified: accepted_tokens of them are among token_ids. 0 = no verify step."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -575,10 +582,11 @@ class RequestTokens(_message.Message):
         finish: Global___Finish | None = ...,
         failure: Global___Failure | None = ...,
         totals: Global___SpeculationTotals | None = ...,
+        verified_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "failure", b"failure", "finish", b"finish", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "choice_index", b"choice_index", "drafter_index", b"drafter_index", "end", b"end", "failure", b"failure", "finish", b"finish", "logprobs", b"logprobs", "request_id", b"request_id", "token_ids", b"token_ids", "totals", b"totals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "choice_index", b"choice_index", "drafter_index", b"drafter_index", "end", b"end", "failure", b"failure", "finish", b"finish", "logprobs", b"logprobs", "request_id", b"request_id", "token_ids", b"token_ids", "totals", b"totals", "verified_tokens", b"verified_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["finish", "failure"]  # noqa: Y015
     _WhichOneofArgType_end: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015

@@ -1,0 +1,94 @@
+"""From settings to a worker whose drafters are loaded, measured, given memory and named."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider_worker.assembly import Assembly, assemble
+from outrider_worker.identity import file_digest
+from outrider_worker.model.config import ModelError
+from outrider_worker.open_drafters import drafter_digests, names_a_checkpoint
+from outrider_worker.settings import WorkerSettings
+from outrider_worker.speculate.drafter import UnknownDrafter
+from tests.support.tiny_models import make_tiny_llama, shared_tiny_llama
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _assembled(drafter: str, **settings: object) -> Assembly:
+    small = {"max_running": 2, "max_rows": 8, "context": 128, "max_draft": 2, "kv_gib": 0.01}
+    return assemble(
+        WorkerSettings(
+            model=str(shared_tiny_llama()),
+            drafter=drafter,
+            threads=1,
+            device="cpu",
+            **{**small, **settings},  # type: ignore[arg-type]
+        )
+    )
+
+
+def test_host_drafters_and_a_draft_model_together(tmp_path: Path) -> None:
+    draft = make_tiny_llama(tmp_path / "draft", num_hidden_layers=1)
+    plain, both = _assembled("ngram"), _assembled(f"ngram, predicted, draft:{draft}")
+    assert [traits.name for traits in both.drafter_traits] == ["draft", "ngram", "predicted"]
+    costs = {each.drafter: each for each in both.parts.costs.drafters}
+    assert set(costs) == {"draft", "ngram", "predicted"}
+    assert [curve.rows for curve in costs["draft"].feed] == [both.row_ladder] * 2
+    assert not costs["ngram"].feed
+    assert all(t.median_s > 0 for curve in costs["draft"].feed for t in curve.timings)
+    # The same budget holds fewer tokens where each costs a third layer.
+    capacity = [each.parts.pages.capacity_pages for each in (plain, both)]
+    assert capacity[1] == pytest.approx(capacity[0] * 2 / 3, abs=2)
+    assert plain.identity.digest != both.identity.digest
+
+
+def test_another_drafter_is_another_engine(tmp_path: Path) -> None:
+    one = make_tiny_llama(tmp_path / "one", num_hidden_layers=1)
+    two = make_tiny_llama(tmp_path / "two", num_hidden_layers=2)
+    (first,), (second,) = drafter_digests([f"draft:{one}"]), drafter_digests([f"draft:{two}"])
+    assert first.partition("@")[2] != second.partition("@")[2] != ""
+    assert drafter_digests(["ngram", "none", "mtp"]) == ("ngram", "mtp")
+    assert len(file_digest(one / "model.safetensors")) == 24
+
+
+def test_what_names_a_checkpoint(tmp_path: Path) -> None:
+    names = ["ngram", "predicted", "none", "mtp", "draft:anything", str(tmp_path), "psychic"]
+    assert [names_a_checkpoint(name) for name in names] == [
+        False, False, False, True, True, True, False
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("drafter", "error", "text"),
+    [
+        ("psychic", UnknownDrafter, "psychic"),
+        ("mtp", ModelError, "no layers behind"),
+        ("ngram,ngram", ValueError, "named twice"),
+    ],
+)
+def test_a_drafter_that_cannot_be_is_refused_by_name(
+    drafter: str, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        _assembled(drafter)
+
+
+def test_one_trained_drafter_at_a_time(tmp_path: Path) -> None:
+    draft = make_tiny_llama(tmp_path / "draft", num_hidden_layers=1)
+    with pytest.raises(ValueError, match="one trained drafter at a time"):
+        _assembled(f"draft:{draft},draft:{shared_tiny_llama()}")
+
+
+def test_nothing_is_loaded_where_nothing_is_drafted() -> None:
+    assert _assembled("ngram,mtp", max_draft=0).drafter_traits == ()
+
+
+def test_rejection_is_a_choice_and_relaxation_needs_thinking() -> None:
+    assembly = _assembled("ngram", verifier="rejection")
+    assert assembly.parts.runner._programs.verifier.name == "rejection"
+    with pytest.raises(ModelError, match="<think>"):
+        _assembled("ngram", verifier="relaxed")
