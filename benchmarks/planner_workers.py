@@ -165,6 +165,7 @@ class Stream:
         self._probe = probe
         self._reports = reports
         self._totals = totals
+        # The oldest report that no plan answered yet.
         self._sent_s: float | None = None
         self._sequence = 0
         self._planned = False
@@ -202,10 +203,11 @@ class Stream:
     def _next(self) -> bytes:
         self._sequence += 1
         self._totals.reports += 1
-        self._sent_s = time.monotonic()
-        if self._probe:
-            return self._reports.alternating(self._sequence)
-        return self._reports.drifting(self._sequence, self._sent_s)
+        now_s = time.monotonic()
+        if not self._probe:
+            return self._reports.drifting(self._sequence, now_s)
+        self._sent_s = now_s if self._sent_s is None else self._sent_s
+        return self._reports.alternating(self._sequence)
 
     def _took(self) -> None:
         self._totals.plans += 1
@@ -224,8 +226,12 @@ async def run(
     interval_s: float,
     seconds: float,
     join_s: float = 1.0,
+    patience_s: float = 0.0,
 ) -> Totals:
-    """So many streams for so long; the first ``probes`` of them are probes."""
+    """So many streams for so long; the first ``probes`` of them are probes.
+
+    ``patience_s``: how much longer, at most, where not all of them have a plan by then.
+    """
     totals, reports = Totals(), Reports(interval_s)
     async with open_channel(target) as channel:
         tasks = [
@@ -236,9 +242,12 @@ async def run(
             )
             for number in range(streams)
         ]
-        began_s = time.process_time()
+        began_s, cpu_s = time.monotonic(), time.process_time()
         await asyncio.sleep(seconds)
-        totals.cores = (time.process_time() - began_s) / seconds
+        end_s = began_s + seconds + patience_s
+        while totals.planned_streams < streams and time.monotonic() < end_s:
+            await asyncio.sleep(0.1)
+        totals.cores = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
         ended, reasons = totals.ended, dict(totals.reasons)
         for task in tasks:
             task.cancel()

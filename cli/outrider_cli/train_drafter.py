@@ -75,6 +75,7 @@ def train_drafter(options: TrainOptions) -> None:
 def chat_encoder(folder: Path) -> Callable[[str], Sequence[int]]:
     """A user's message → token ids of the prompt, exactly as the router makes them."""
     from outrider_router.text.model_text import ModelText, TextAssets
+    from outrider_router.text.template import Conversation
     from outrider_worker.rpc.describe import chat_template
 
     tokenizer, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
@@ -84,7 +85,9 @@ def chat_encoder(folder: Path) -> Callable[[str], Sequence[int]]:
         chat_template=chat_template(folder),
     )
     text = ModelText(assets, lambda: _DATE)
-    return lambda message: text.encode_chat([{"role": "user", "content": message}])
+    return lambda message: (
+        text.encode_chat(Conversation([{"role": "user", "content": message}])).ids
+    )
 
 
 def _training(options: TrainOptions) -> "Training":

@@ -13,4 +13,4 @@ RUN apt-get update \
 USER 10001:10001
 EXPOSE 6379
 HEALTHCHECK --interval=5s --timeout=3s --retries=3 CMD ["valkey-cli", "ping"]
-ENTRYPOINT ["valkey-server"]
+CMD ["valkey-server"]

@@ -1,12 +1,11 @@
 """Lets an image without a compiler run Triton's kernels.
 
-Triton compiles its kernels itself, but builds one C file, its glue to the CUDA driver, with whatever
+Triton compiles its kernels itself, but builds one C file, its glue to the CUDA driver, with what
 `CC` names when the first GPU is used. `--build FOLDER` compiles that file beforehand and writes a
 command `cc` that hands out the result; for any other source the command fails and says why.
 """
 
 import hashlib
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -56,8 +55,8 @@ def _compile(source: Path, library: Path, include: Path, stubs: Path) -> None:
     """As Triton itself would, with the header of the Python that will load it."""
     headers = [f"-I{include}", f"-I{sysconfig.get_paths()['include']}"]
     linked = [f"-L{stubs}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
-    command = ["-O3", "-shared", "-fPIC", "-Wno-psabi", "-o", library, *headers, *linked]
-    subprocess.run([shutil.which("gcc") or "gcc", source, *command], check=True)
+    options = ["-O3", "-shared", "-fPIC", "-Wno-psabi", "-o", str(library)]
+    subprocess.run(["gcc", str(source), *options, *headers, *linked], check=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ COPY deploy/docker/triton_driver.py ./
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN CC=gcc /venv/bin/python triton_driver.py --build /driver
+RUN /venv/bin/python triton_driver.py --build /driver
 
 FROM worker AS cuda
 COPY --from=driver /driver /driver

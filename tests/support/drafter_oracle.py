@@ -3,7 +3,7 @@
 A drafter is led through a real engine by a verifier that accepts at random, with K changing every
 round. Again and again its keys, values and draft logits are compared with those of a fresh copy
 that was prefilled with the same text. Off-by-one pairs, stale self-made state, wrong positions and
-wrong roll-back all show here (drafters.md §15).
+wrong roll-back all show here.
 
     SUBJECT = Subject(target=tiny_model(), make=lambda: EagleDrafter(…), pool=lambda d: d.pool)
 

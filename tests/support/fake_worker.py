@@ -18,6 +18,7 @@ from outrider_runtime.rpc import RpcServer, start_server
 from tests.support import tiny_tokenizers as tiny
 
 Key = tuple[str, int]
+MAX_DRAFT_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Script:
         stop_token_id: end with this stop token after the rounds; by default with the length limit
             if that was reached, else with the end-of-sequence token.
         predicted: prediction tokens (accepted, rejected) so far, to be told with each round.
+        verified: drafts that each round verified.
     """
 
     rounds: Sequence[Sequence[int]]
@@ -43,6 +45,7 @@ class Script:
     failure_param: str = ""
     stop_token_id: int = 2
     predicted: Sequence[tuple[int, int]] = ()
+    verified: Sequence[int] = ()
 
 
 Scripter = Callable[[worker_pb2.Submit], Script]
@@ -177,7 +180,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         script = self.script if isinstance(self.script, Script) else self.script(submit)
         key = (submit.request_id, submit.choice_index)
-        left = submit.sampling.max_tokens
+        left = submit.sampling.max_tokens - len(submit.resumed_ids)
         for number, round_ids in enumerate(script.rounds):
             if number == script.die_after:
                 self.active.pop(key)
@@ -188,8 +191,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await asyncio.sleep(script.gap_s)
             ids = list(round_ids[:left])
             left -= len(ids)
-            news = {"token_ids": ids, "accepted_tokens": max(0, len(ids) - 1)}
-            outbox.put_nowait(self._news(key, **news, **_totals(script, number)))
+            news: dict[str, Any] = {"token_ids": ids, "accepted_tokens": max(0, len(ids) - 1)}
+            news |= _totals(script, number) | _verified(script, number)
+            if submit.HasField("logprobs"):
+                news["logprobs"] = [_logprobs(submit, token_id) for token_id in ids]
+            outbox.put_nowait(self._news(key, **news))
             if not left:
                 break
         outbox.put_nowait(self._news(key, **_end(script, left)))
@@ -214,7 +220,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         return worker_pb2.DescribeResponse(
             model=self.model,
             vocab_size=tiny.vocab_size(self.tokenizer),
-            limits=common_pb2.EngineLimits(max_context_tokens=self.context_tokens),
+            limits=common_pb2.EngineLimits(
+                max_context_tokens=self.context_tokens, max_draft_tokens=MAX_DRAFT_TOKENS
+            ),
             eos_token_ids=[2],
             supported_options=self.options,
             worker_incarnation=self.incarnation,
@@ -250,6 +258,18 @@ def _totals(script: Script, round_: int) -> dict[str, worker_pb2.SpeculationTota
     return {"totals": totals}
 
 
+def _verified(script: Script, round_: int) -> dict[str, int]:
+    return {"verified_tokens": script.verified[round_]} if round_ < len(script.verified) else {}
+
+
+def _logprobs(submit: worker_pb2.Submit, token_id: int) -> worker_pb2.TokenLogprobs:
+    """The token itself is the likeliest, and the one before it the next."""
+    top = min(submit.logprobs.top_logprobs, 2)
+    return worker_pb2.TokenLogprobs(
+        logprob=-0.25, top_ids=[token_id, token_id - 1][:top], top_logprobs=[-0.25, -2.0][:top]
+    )
+
+
 def _end(script: Script, left: int) -> dict[str, worker_pb2.Failure | worker_pb2.Finish]:
     if script.failure is not None:
         failure = worker_pb2.Failure(
@@ -267,11 +287,25 @@ def _finish(reason: str, stop_token_id: int | None = None) -> worker_pb2.Finish:
 
 def saying(text: str, *sizes: int, **options: Any) -> Script:
     """A script that says `text` in rounds of the given sizes, the last one repeated."""
-    ids = tiny.encode(text)
-    rounds: list[list[int]] = []
-    sizes = sizes or (1,)
+    return replace(Script(_rounds(tiny.encode(text), sizes or (1,))), **options)
+
+
+def resuming(text: str, *sizes: int, **options: Any) -> Scripter:
+    """As `saying`, but going on behind what the submission says was delivered already."""
+    whole = tiny.encode(text)
+
+    def script(submit: worker_pb2.Submit) -> Script:
+        done = len(submit.resumed_ids)
+        assert list(submit.resumed_ids) == whole[:done], "resumed with other ids than delivered"
+        return replace(Script(_rounds(whole[done:], sizes or (1,))), **options)
+
+    return script
+
+
+def _rounds(ids: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
+    rounds: list[Sequence[int]] = []
     while ids:
         size = sizes[min(len(rounds), len(sizes) - 1)]
         rounds.append(ids[:size])
         ids = ids[size:]
-    return replace(Script(rounds), **options)
+    return rounds

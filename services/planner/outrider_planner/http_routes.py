@@ -102,7 +102,7 @@ def _add_evidence(routes: APIRouter, service: PlannerService) -> None:
             question, parse = body.question(), service.planner.config.parse
             async with waiting, turn:
                 return await asyncio.to_thread(
-                    answer, question, basis, state.decision, state.hello, parse
+                    answer, question, basis.apart(), state.decision, state.hello, parse
                 )
 
 

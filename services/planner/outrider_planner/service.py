@@ -117,7 +117,8 @@ class PlannerService:
         outcome = self.planner.on_reports(worker, session.stream, report, self.now_s())
         self.metrics.count(worker, outcome)
         known = self.planner.workers.get(worker)
-        if known is not None and known.last_full_s == known.last_report_s:
+        # What brought no news needs no plan, and what counts for the store alone gets none.
+        if known is not None and known.dirty and known.last_full_s == known.last_report_s:
             self._waiting.setdefault(worker, self.now_s())
         self._news.set()
 

@@ -35,7 +35,8 @@ class PlannerSettings(ServiceSettings):
     store: Literal["memory", "redis"] = "memory"
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     policy: str = Field(
-        "two_stage", description="two_stage, static:K, off, or one of an installed package."
+        "two_stage",
+        description="two_stage, lightspec, dspark, table:…, static:K, off, or an installed one.",
     )
     objective: Objective = Objective.THROUGHPUT
     latency_bound_s: float | None = Field(

@@ -12,8 +12,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from outrider_router.admission import Admission
+from outrider_router.access.admission import Admission
+from outrider_router.access.gate import Gate
+from outrider_router.http_guard import HttpGuard
 from outrider_router.metrics import RouterMetrics
+from outrider_router.metrics_workers import WorkerSeries
 from outrider_router.middleware import ApiKeys, RequestContext
 from outrider_router.openai import models as model_objects
 from outrider_router.openai import tokens
@@ -29,7 +32,8 @@ from outrider_router.openai.schema import (
     TokenizeBody,
 )
 from outrider_router.openai.transport import read_json
-from outrider_router.routing.policy import LeastLoaded
+from outrider_router.routing.discovery import Discovery
+from outrider_router.routing.policy import MostRoom, MoveLimits
 from outrider_router.routing.registry import Registry
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
@@ -50,8 +54,15 @@ def build_state(settings: RouterSettings, clock: Clock | None = None) -> RouterS
     state = RouterState(
         settings=settings,
         clock=clock,
-        registry=Registry(settings.workers, settings.token_text, clock, LeastLoaded(), build_text),
-        admission=Admission(settings.max_in_flight, settings.max_prompt_tokens_in_flight),
+        registry=Registry(
+            Discovery(settings.workers, clock),
+            settings.token_text,
+            clock,
+            MostRoom(settings.affinity_slack),
+            build_text,
+            MoveLimits(settings.most_attempts, settings.resume_wait_s),
+        ),
+        gate=_gate(settings, clock),
         metrics=RouterMetrics(series),
         series=series,
         text_threads=ThreadPoolExecutor(settings.text_threads, "text"),
@@ -60,14 +71,16 @@ def build_state(settings: RouterSettings, clock: Clock | None = None) -> RouterS
     return state
 
 
-def _export_load(state: RouterState) -> None:
-    workers = state.registry.workers
-    state.metrics.watch_load(lambda: state.admission.choices)
-    state.metrics.watch_workers(
-        workers,
-        up=lambda address: float(workers[address].client.trouble is None),
-        load=lambda address: workers[address].in_flight,
+def _gate(settings: RouterSettings, clock: Clock) -> Gate:
+    admission = Admission(
+        settings.max_in_flight, settings.max_prompt_tokens_in_flight, settings.max_waiting
     )
+    return Gate(settings.key_policies(), admission, clock, settings.wait_limit_s)
+
+
+def _export_load(state: RouterState) -> None:
+    state.metrics.watch_load(lambda: state.admission.choices, lambda: state.admission.waiting)
+    state.series.register(WorkerSeries(state.registry))
 
 
 def create_app(state: RouterState) -> FastAPI:
@@ -97,9 +110,13 @@ def create_app(state: RouterState) -> FastAPI:
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     # Added last, stands outermost: the id covers refusals for want of a key too.
-    keys = [key.get_secret_value() for key in state.settings.api_keys]
-    if keys:
-        app.add_middleware(ApiKeys, keys=keys)
+    app.add_middleware(ApiKeys, gate=state.gate, clock=state.clock)
+    app.add_middleware(
+        HttpGuard,
+        hosts=None if state.gate.needs_key else state.settings.http_names,
+        max_header_bytes=state.settings.max_header_bytes,
+        body_limit_s=state.settings.body_limit_s,
+    )
     app.add_middleware(RequestContext, clock=state.clock)
     return app
 

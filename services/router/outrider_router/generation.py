@@ -1,19 +1,19 @@
-"""One request on its way: sent to a worker, retried before its first token, and turned into text.
+"""One request on its way: what its choices bring, wherever they are computed, turned into text.
 
-Knows workers and text; knows nothing of HTTP or of how answers are written.
+Knows text; knows nothing of HTTP, of how answers are written, or of which worker does the work.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from outrider_router.mailbox import Mailbox
 from outrider_router.metrics import Outcome, RequestRecord
-from outrider_router.routing.registry import NoWorker, Registry, ServedModel
+from outrider_router.relay import Relay
+from outrider_router.routing.registry import Registry, ServedModel
 from outrider_router.text.assemble import EndKind, Piece, TextAssembler, TextRules
-from outrider_router.text.parts import Part, content_of
+from outrider_router.text.parts import Part, content_of, joined
 from outrider_router.types import (
     Failure,
     FailureCode,
@@ -24,7 +24,6 @@ from outrider_router.types import (
     Totals,
     Update,
 )
-from outrider_router.worker_client import WorkerClient
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
@@ -65,6 +64,16 @@ class Delta:
         """The text for the user."""
         return content_of(self.parts)
 
+    def followed_by(self, later: "Delta") -> "Delta":
+        """Both as one."""
+        return Delta(
+            self.index,
+            joined((*self.parts, *later.parts)),
+            self.token_ids + later.token_ids,
+            later.ending,
+            self.logprobs + later.logprobs,
+        )
+
 
 @dataclass(frozen=True)
 class Order:
@@ -82,14 +91,12 @@ class Generation:
     def __init__(
         self,
         order: Order,
-        client: WorkerClient,
-        mailbox: Mailbox,
+        relay: Relay,
         first: Mapping[int, Update],
         record: RequestRecord,
     ) -> None:
         self._order = order
-        self._client = client
-        self._mailbox = mailbox
+        self._relay = relay
         self._news = first
         self._record = record
         table = order.model.text.tokenizer.table
@@ -134,7 +141,7 @@ class Generation:
                 raise GenerationFailed(self._failure)
             if len(self._endings) == len(self._assemblers):
                 return
-            self._news = await self._mailbox.next()
+            self._news = await self._relay.next()
 
     def _apply(self, place: int, update: Update) -> Delta:
         assembler = self._assemblers[place]
@@ -143,7 +150,7 @@ class Generation:
         self._record.delivered(place, kept)
         self._record.reasoning_tokens += piece.reasoning_tokens
         self._record.accepted_draft_tokens += min(update.accepted_tokens, kept)
-        self._record.steps += update.steps
+        self._record.steps.extend(update.steps)
         self._count_prediction(place, update.totals or self._totals[place], kept)
         self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
         logprobs = update.logprobs[:kept]
@@ -153,9 +160,9 @@ class Generation:
             return Delta(place, piece.parts, piece.token_ids, logprobs=logprobs)
         parts = piece.parts
         if piece.end is not None:
-            self._client.cancel(self._mailbox, place)
+            self._relay.cancel(place)
         elif end is not None:
-            parts += assembler.finish()
+            parts = joined((*parts, *assembler.finish()))
         if end is not None:
             if end.reason == "stop" and assembler.calls:
                 end = replace(end, reason="tool_calls")
@@ -178,50 +185,28 @@ async def generating(
 ) -> AsyncIterator[Generation]:
     """Send the request and wait for its first news; leaving drops what has not ended.
 
-    A worker that is lost, draining or full before the first news costs one try on another one.
-
     Raises:
         NoWorker: none is ready.
         GenerationFailed: the request failed before its first token.
     """
     clock, deadline_s = record.clock, record.started_s + order.limit_s
-    tried: list[str] = []
-    client = registry.pick(order.model)
-    while True:
-        with ExitStack() as stack:
-            stack.enter_context(registry.holding(client, len(order.submissions)))
-            left_s = deadline_s - clock.monotonic_s()
-            mailbox = stack.enter_context(client.submit(_limited(order.submissions, left_s)))
-            stack.enter_context(_time_limit(mailbox, clock, left_s))
-            news = await mailbox.next()
-            failure = _first_failure(news)
-            if failure is None:
-                yield Generation(order, client, mailbox, news, record)
-                return
-        tried.append(client.address)
-        if not failure.code.retriable or len(tried) > 1:
+    relay = Relay(registry, order.model, order.submissions, deadline_s, clock, record.metrics)
+    with closing(relay), _time_limit(relay, clock, deadline_s - clock.monotonic_s()):
+        relay.start()
+        news = await relay.next()
+        failure = _first_failure(news)
+        if failure is not None:
             raise GenerationFailed(failure)
-        try:
-            client = registry.pick(order.model, without=tried)
-        except NoWorker:
-            raise GenerationFailed(failure) from None
-        record.metrics.retries.inc()
-        log.info("request_retried", first=tried[0], second=client.address, reason=failure.message)
-
-
-def _limited(submissions: Sequence[Submission], left_s: float) -> list[Submission]:
-    """The submissions with the time left; at least a millisecond, since 0 means no limit."""
-    left_ms = max(int(left_s * 1000), 1)
-    return [replace(submission, deadline_ms=left_ms) for submission in submissions]
+        yield Generation(order, relay, news, record)
 
 
 @contextmanager
-def _time_limit(mailbox: Mailbox, clock: Clock, left_s: float) -> Iterator[None]:
+def _time_limit(relay: Relay, clock: Clock, left_s: float) -> Iterator[None]:
     """Fail what has not ended once the time is up."""
 
     async def expire() -> None:
         await clock.sleep(max(left_s, 0.0))
-        mailbox.fail(Failure(FailureCode.DEADLINE, "the request's time is up"))
+        relay.fail(Failure(FailureCode.DEADLINE, "the request's time is up"))
 
     timer = asyncio.create_task(expire())
     try:
@@ -249,8 +234,6 @@ def _end(piece: Piece, update: Update, own_stops: Sequence[int]) -> Ending | Fai
             return Ending("stop", token_id if token_id in own_stops else None)
         case Finish(kind=FinishKind.LENGTH):
             return Ending("length")
-        case Finish(kind=FinishKind.CANCELLED):
-            return Failure(FailureCode.UNAVAILABLE, "the worker dropped the request")
         case Failure() as failure:
             return failure
         case _:

@@ -6,7 +6,6 @@ Every number of a request comes from its record, so metrics, usage and logs cann
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -71,6 +70,12 @@ class RouterMetrics:
             buckets=INTER_TOKEN_BUCKETS_S,
             registry=registry,
         )
+        self.queue_time = Histogram(
+            "outrider_router_request_queue_time_seconds",
+            "Time that admitted requests stood in line.",
+            buckets=TIME_TO_FIRST_TOKEN_BUCKETS_S,
+            registry=registry,
+        )
         self.request_seconds = Histogram(
             "outrider_router_e2e_request_latency_seconds",
             "Whole requests that ended with stop or length.",
@@ -95,38 +100,28 @@ class RouterMetrics:
         )
         self.retries = Counter(
             "outrider_router_retries",
-            "Requests sent to a second worker before their first token.",
+            "Choices sent to another worker before their first token.",
+            registry=registry,
+        )
+        self.migrations = Counter(
+            "outrider_router_migrations",
+            "Choices that went on at another worker with the tokens they had.",
             registry=registry,
         )
         self._registry = registry
 
-    def watch_load(self, choices: Callable[[], float]) -> None:
-        """Export the number of choices in flight."""
+    def watch_load(self, choices: Callable[[], float], waiting: Callable[[], float]) -> None:
+        """Export the number of choices in flight and of requests that wait for a place."""
         Gauge(
             "outrider_router_choices_in_flight",
             "Choices admitted and not yet ended.",
             registry=self._registry,
         ).set_function(choices)
-
-    def watch_workers(
-        self, addresses: Iterable[str], up: Callable[[str], float], load: Callable[[str], float]
-    ) -> None:
-        """Export readiness of and own load on each worker."""
-        is_up = Gauge(
-            "outrider_router_worker_up",
-            "1 while the worker is connected and ready.",
-            ["worker"],
+        Gauge(
+            "outrider_router_requests_waiting",
+            "Requests in line for a place.",
             registry=self._registry,
-        )
-        in_flight = Gauge(
-            "outrider_router_worker_choices_in_flight",
-            "Choices that this router has on the worker.",
-            ["worker"],
-            registry=self._registry,
-        )
-        for address in addresses:
-            is_up.labels(address).set_function(partial(up, address))
-            in_flight.labels(address).set_function(partial(load, address))
+        ).set_function(waiting)
 
 
 @dataclass
@@ -149,9 +144,10 @@ class RequestRecord:
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     reasoning_tokens: int = 0
-    steps: tuple[VerifyStep, ...] = ()
+    steps: list[VerifyStep] = field(default_factory=list)
     outcome: Outcome | None = None
     time_to_first_token_s: float | None = None
+    queued_s: float | None = None
     _choices: dict[int, _ChoiceTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,6 +158,15 @@ class RequestRecord:
     def completion_tokens(self) -> int:
         """Tokens kept for the client so far."""
         return sum(times.tokens for times in self._choices.values())
+
+    @property
+    def seconds(self) -> float:
+        """Time since the request came."""
+        return self.clock.monotonic_s() - self.started_s
+
+    def sent(self) -> None:
+        """The request goes to a worker; until now it waited and was read."""
+        self.queued_s = self.seconds
 
     def ignored(self, fields: Iterable[str]) -> None:
         """Count fields that have no effect."""
@@ -189,7 +194,7 @@ class RequestRecord:
         if self.outcome is not None:
             return
         self.outcome = outcome
-        seconds = self.clock.monotonic_s() - self.started_s
+        seconds = self.seconds
         self.metrics.ended.labels(outcome).inc()
         self.metrics.prompt_tokens.inc(self.prompt_tokens)
         self.metrics.generation_tokens.inc(self.completion_tokens)

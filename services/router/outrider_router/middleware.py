@@ -3,15 +3,14 @@
 Pure ASGI: the base class that wraps requests in tasks would hide disconnects from the routes.
 """
 
-import hmac
 import json
 import re
 import secrets
-from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outrider_router.access.gate import Gate
 from outrider_router.openai.errors import ApiError
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import bind_request, get_logger
@@ -59,23 +58,48 @@ class RequestContext:
 
 
 class ApiKeys:
-    """Lets only clients with a key through; health, readiness and metrics stay open."""
+    """Lets only clients with a key through, and tells them what is left of its limits.
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+    Health, readiness and metrics stay open. What comes behind finds the key's `tenant` in the
+    request's state; where no keys are set, everybody is `anonymous`.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate, clock: Clock) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._gate = gate
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._permits(scope):
+        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        await send_error(send, ApiError(401, "a valid API key is needed: Authorization: Bearer …"))
+        tenant = self._gate.tenant(_bearer(scope))
+        if tenant is None:
+            text = "a valid API key is needed: Authorization: Bearer …"
+            await send_error(send, ApiError(401, text))
+            return
+        scope.setdefault("state", {})["tenant"] = tenant
+        if self._gate.needs_key:
+            _assume_json(scope)
 
-    def _permits(self, scope: Scope) -> bool:
-        kind, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        # Every key is compared, so that the time taken tells nothing.
-        matches = [hmac.compare_digest(key.strip().encode(), known) for known in self._keys]
-        return kind.lower() == "bearer" and any(matches)
+        async def send_with_limits(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(dict(tenant.rate_headers(self._clock.monotonic_s())))
+            await send(message)
+
+        await self._app(scope, receive, send_with_limits)
+
+
+def _bearer(scope: Scope) -> str:
+    kind, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else ""
+
+
+def _assume_json(scope: Scope) -> None:
+    """A body of no stated type counts as JSON: no web page can send it with a key unasked."""
+    if "content-type" not in Headers(scope=scope):
+        scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
 
 
 async def send_error(send: Send, error: ApiError) -> None:

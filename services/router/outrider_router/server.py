@@ -50,6 +50,7 @@ def _listen(host: str, port: int) -> socket.socket:
 async def drain(state: RouterState) -> None:
     """Take in nothing new, let running requests finish within the limit, fail the rest."""
     state.draining = True
+    state.admission.send_away()
     log.info("draining", choices=state.admission.choices)
     try:
         async with asyncio.timeout(state.settings.drain_limit_s):

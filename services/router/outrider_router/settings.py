@@ -1,10 +1,13 @@
 """The router's settings, from the environment (`OUTRIDER_ROUTER_*`, and the common ones)."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
+from outrider_router.access.keys import KeyPolicy, policies_of_file, policy_of_entry
+from outrider_router.types import ReportLevel
 from outrider_runtime.settings import (
     ServiceSettings,
     require_secret_beyond_loopback,
@@ -30,20 +33,52 @@ class RouterSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
     workers: Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)] = Field(
-        (), description="Workers as host:port, separated by commas."
+        (),
+        description="Workers as host:port, separated by commas; dns:NAME:PORT stands for all "
+        "addresses of a name, which is looked up again and again.",
+    )
+    affinity_slack: float = Field(
+        0.15, ge=0, description="How much fuller a worker that knows the prompt may be, 0 to 1."
+    )
+    most_attempts: int = Field(
+        3, ge=1, description="Workers that one choice may be sent to, the first included."
+    )
+    resume_wait_s: float = Field(
+        1.5, ge=0, description="Wait of a begun answer for a worker, where none is ready."
     )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
-        (), description="Keys that clients may present, separated by commas; none: no key needed."
+        (),
+        description="Keys that clients may present, or sha256:HEX of them, separated by commas; "
+        "none, here and in the file: no key is needed.",
+    )
+    api_keys_file: Path | None = Field(
+        None, description="JSON file of hashed keys with their limits, see docs/operations.md."
+    )
+    http_names: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (), description="Names, beside addresses and localhost, that keyless clients may call."
     )
     max_in_flight: int = Field(256, ge=1, description="Choices in flight at most.")
     max_prompt_tokens_in_flight: int = Field(
         1_000_000, ge=1, description="Prompt tokens of all requests in flight at most."
     )
+    max_waiting: int = Field(64, ge=0, description="Requests in line for a place at most.")
+    wait_limit_s: float = Field(30.0, gt=0, description="Time that a request may stand in line.")
     max_choices: int = Field(16, ge=1, description="Choices that one request may ask for.")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1, description="Size of a request body.")
+    max_header_bytes: int = Field(
+        64 * 1024, ge=1, description="Size of a request's line and headers."
+    )
+    body_limit_s: float = Field(60.0, gt=0, description="Time for a request's body to arrive.")
     request_limit_s: float = Field(600.0, gt=0, description="Time for a whole request.")
     write_limit_s: float = Field(
         30.0, gt=0, description="Time that a client may take to accept one write."
+    )
+    ping_interval_s: float = Field(
+        15.0, gt=0, description="Silence in a stream after which a comment keeps it alive."
+    )
+    speculation_report: ReportLevel = Field(
+        ReportLevel.NONE,
+        description="What answers tell about speculation by default: none, summary, detailed.",
     )
     drain_limit_s: float = Field(
         8.0, ge=0, description="Time that running requests get after SIGTERM."
@@ -56,8 +91,18 @@ class RouterSettings(ServiceSettings):
 
     def require_safe(self) -> None:
         """Raise `ConfigurationError` for a router that anybody could reach without a key."""
-        keys = "".join(key.get_secret_value() for key in self.api_keys)
+        keys = "".join(policy.sha256 for policy in self.key_policies())
         require_secret_beyond_loopback(self.host, keys, "OUTRIDER_ROUTER_API_KEYS")
+
+    def key_policies(self) -> list[KeyPolicy]:
+        """The keys of both settings.
+
+        Raises:
+            ConfigurationError: one of them, or the file, is not in order.
+        """
+        entries = [key.get_secret_value() for key in self.api_keys]
+        plain = [policy_of_entry(entry, number) for number, entry in enumerate(entries, 1)]
+        return plain + (policies_of_file(self.api_keys_file) if self.api_keys_file else [])
 
 
 def environment_name(field: str) -> str:

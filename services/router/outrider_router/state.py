@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from outrider_router.admission import Admission
+from outrider_router.access.admission import Admission
+from outrider_router.access.gate import Gate
 from outrider_router.metrics import RouterMetrics
 from outrider_router.routing.registry import Registry, ServedModel
 from outrider_router.settings import RouterSettings
@@ -29,11 +30,16 @@ class RouterState:
     settings: RouterSettings
     clock: Clock
     registry: Registry
-    admission: Admission
+    gate: Gate
     metrics: RouterMetrics
     series: CollectorRegistry
     text_threads: ThreadPoolExecutor
     draining: bool = field(default=False)
+
+    @property
+    def admission(self) -> Admission:
+        """Places in flight and the line for them."""
+        return self.gate.admission
 
     def trouble(self) -> str | None:
         """Why no request would be served; None if one would."""

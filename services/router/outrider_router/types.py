@@ -176,6 +176,14 @@ class VerifyStep:
     accepted_tokens: int
 
 
+class ReportLevel(Enum):
+    """How much an answer tells about speculation."""
+
+    NONE = "none"
+    SUMMARY = "summary"
+    DETAILED = "detailed"
+
+
 @dataclass(frozen=True)
 class Update:
     """News of one choice: tokens, and its end where it has come; totals come with the end, and

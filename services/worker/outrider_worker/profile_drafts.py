@@ -79,8 +79,8 @@ class DraftProfiler:
         return seconds
 
     def _device_draft_s(self, name: str, context: int, requests: int, tokens: int) -> float:
-        fed_tokens = context - 1 if self._is_fed(name) else None
-        lines = self._seats.seated(requests, context, fed_tokens)
+        behind = [0] * requests if self._is_fed(name) else None
+        lines = self._seats.seated(requests, context, behind)
         order = DraftOrder(name, lines, [tokens] * requests, tokens)
         runner = self._seats.runner
         step = runner.begin(None)
@@ -94,7 +94,7 @@ class DraftProfiler:
     def _feed_s(self, rows: int, context: int) -> float:
         """Device seconds of feeding so many positions, as a round commits them."""
         counts = self._seats.shared_out(rows)
-        lines = self._seats.seated(len(counts), context, max(0, context - 1 - counts[0]))
+        lines = self._seats.seated(len(counts), context, counts)
         runner = self._seats.runner
         step = runner.begin(None)
         order = FeedOrder(lines, rows)

@@ -5,7 +5,7 @@ measured.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider_worker.engine.costs import Timing
@@ -30,11 +30,11 @@ class ProfileSeats:
     vocab_size: int
 
     def seated(
-        self, requests: int, context_tokens: int, fed_tokens: int | None = None
+        self, requests: int, context_tokens: int, behind: Sequence[int] | None = None
     ) -> list[SeatPages]:
         """Requests with varied texts sit down, new each time: a round moves them on.
 
-        fed_tokens: how many of their tokens a drafter with a state is told it knows.
+        behind: positions of each that a drafter with a state is told it does not know.
         """
         lines = []
         slots = context_tokens + self.size.max_draft_tokens + 1
@@ -44,6 +44,7 @@ class ProfileSeats:
             params = SamplingParams(max_tokens=64)
             request = Request.from_spec(RequestSpec(self.key(seat), text, params))
             request.seat = seat
+            fed_tokens = max(0, context_tokens - 1 - behind[seat]) if behind else None
             self.runner.seat(request, frozenset(), fed_tokens)
             # Requests may share pages here: nobody reads what the rows write.
             pages = [1 + (seat * count + page) % (self.pages - 1) for page in range(count)]

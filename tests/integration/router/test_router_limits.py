@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 
 from outrider_router.text.tokenizer import ModelTokenizer
@@ -82,7 +81,7 @@ async def test_too_much_in_flight_is_429_at_once() -> None:
     """F17: n counts n places, refusals are immediate, and it recovers."""
     async with (
         FakeWorker(script=saying("ok", stall_after=0)) as worker,
-        running_router(worker, max_in_flight=3) as router,
+        running_router(worker, max_in_flight=3, max_waiting=0) as router,
     ):
         tasks = await in_flight(router, worker, 2)
         refused = await router.http.post(CHAT, json=GOOD | {"n": 2})
@@ -142,17 +141,3 @@ async def test_tokenizing_is_bounded_and_off_the_event_loop(
     for path, param, value in long:
         response = await http.post(path, json={"model": "tiny", param: value})
         assert error_of(response) == (400, param, "context_length_exceeded")
-
-
-async def test_api_keys() -> None:
-    async with (
-        FakeWorker(script=saying("ok")) as worker,
-        running_router(worker, api_key="k2", api_keys="k1,k2") as router,
-    ):
-        for headers in ({}, {"Authorization": "Bearer nope"}, {"Authorization": "Basic k1"}):
-            response = await router.http.post(CHAT, json=GOOD, headers=headers)
-            assert error_of(response) == (401, None, "invalid_api_key")
-        assert (await router.http.get("/ready")).status_code == 200
-        assert (await router.client.chat.completions.create(**GOOD)).choices
-        with pytest.raises(openai.AuthenticationError):
-            await router.client.with_options(api_key="k3").models.list()

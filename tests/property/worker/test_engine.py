@@ -11,11 +11,12 @@ from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.types import RequestKey, SpeculationLimits
 from outrider_worker.kv import PAGE_TOKENS
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
+from outrider_worker.speculate.draft_model import DraftModel
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.scripted import ScriptedDrafter, listed
 from outrider_worker.streams import ImmediateStream
 from tests.support.device_scripted import DeviceScripted
-from tests.support.engines import static_plan
+from tests.support.engines import static_plan, tiny_model
 from tests.support.lazy_stream import LazyStream
 from tests.support.tiny_models import VOCAB_SIZE
 from tests.support.traffic import LONGEST_ANSWER_TOKENS, VOICES, Voice, continuations, sent
@@ -25,7 +26,7 @@ K = 5
 RIGHT = (5, 0, 2, 1)
 DRAFTERS = (
     *("none", "ngram", "device ngram", "both ngram"),
-    *("scripted", "device scripted", "device scripted"),
+    *("scripted", "device scripted", "device scripted", "device draft"),
 )
 OWNERS = "abcd"
 
@@ -46,6 +47,8 @@ def _drafters(kind: str) -> dict[str, object]:
         parts["drafter"] = ScriptedDrafter(continuations(), listed(RIGHT), VOCAB_SIZE, K)
     if kind == "device scripted":
         parts["device_drafter"] = DeviceScripted(continuations(), RIGHT, VOCAB_SIZE, K, sparse=True)
+    if kind == "device draft":
+        parts["device_drafter"] = DraftModel(tiny_model().model, VOCAB_SIZE, VOCAB_SIZE, K)
     return parts
 
 

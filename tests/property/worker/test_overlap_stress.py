@@ -24,6 +24,7 @@ from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.streams import Done, EmulatedStream, Pending, Stopwatch, Work
 from tests.support.device_scripted import DeviceScripted
 from tests.support.engines import Bench, static_plan
+from tests.support.laws import itself
 from tests.support.tiny_models import VOCAB_SIZE
 from tests.support.traffic import VOICES, Sent, continuations, sent, submission
 from tests.unit.worker.grammars import END_IDS
@@ -117,7 +118,11 @@ class OpenRunner(Runner):
 
 def _bench(drafter: str, intruder: Intruder, stream: UnevenStream) -> Bench:
     right = DeviceScripted(continuations(), (5, 0, 3, 1), VOCAB_SIZE)
-    device: Mapping[str, DeviceDrafter] = {"scripted": right, "ngram": DeviceNgramDrafter(8)}
+    device: Mapping[str, DeviceDrafter] = {
+        "scripted": right,
+        "ngram": DeviceNgramDrafter(8),
+        "draft": itself(),
+    }
     bench = Bench(
         NgramDrafter(8) if "ngram" in drafter else None,
         static_plan(drafter.rpartition(" ")[2], 4, verify=lambda n, d: min(n * d, 7)),
@@ -166,7 +171,7 @@ def _check(requests: Sequence[Sent], intruder: Intruder) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("drafter", ["scripted", "ngram", "host ngram"])
+@pytest.mark.parametrize("drafter", ["scripted", "draft", "ngram", "host ngram"])
 def test_one_point_of_every_round(drafter: str, point: str) -> None:
     intruder = Intruder(POINTS.index(point), [point], aborts=True)
     _, requests = _play(drafter, intruder, seed=POINTS.index(point))
@@ -175,10 +180,11 @@ def test_one_point_of_every_round(drafter: str, point: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10, 14))
-def test_any_points_in_any_order(seed: int) -> None:
+@pytest.mark.parametrize("drafter", ["scripted", "draft"])
+def test_any_points_in_any_order(drafter: str, seed: int) -> None:
     """B08: twice in a row, in one round, by several: each time all in flight for it is void."""
     intruder = Intruder(seed, POINTS, aborts=False)
-    bench, requests = _play("scripted", intruder, seed)
+    bench, requests = _play(drafter, intruder, seed)
     _check(requests, intruder)
     assert not intruder.aborted
     assert sum(intruder.done.values()) == 12

@@ -260,6 +260,7 @@ def curve(rows: tuple[int, ...] = (1, 2), us: tuple[int, ...] | None = None) -> 
         ({"limits": WorkerLimits(0, 8, 4)}, "max_running_requests"),
         ({"limits": WorkerLimits(16, 8, 4)}, "max_rows_per_forward"),
         ({"limits": WorkerLimits(4, 8, 1000)}, "max_draft_tokens"),
+        ({"limits": WorkerLimits(2048, 65_536, 64)}, "too much to search"),
         ({"row_buckets": (4, 2)}, "ascend"),
         ({"pads_rows": True, "row_buckets": (4, 8)}, "bucket"),
         ({"drafters": (DrafterTraits("a"), DrafterTraits("a"))}, "named once"),

@@ -145,6 +145,17 @@ def test_a_worker_whose_drafts_fail_is_planned_alone_and_comes_back() -> None:
     assert fleet.drafts("w3") > 0
 
 
+def test_what_one_comes_to_believe_alone_is_nobody_elses() -> None:
+    fleet = Fleet()
+    fleet.second(30)
+    one, other = fleet.planner.workers["w3"], fleet.planner.workers["w0"]
+    believed = other.estimates["ngram"][1]
+    one.evidence.fast.clear()
+    one.statistics({}, {})
+    assert one.estimates["ngram"][1] is not believed
+    assert other.estimates["ngram"][1] is believed
+
+
 def test_a_worker_that_is_slower_is_planned_alone() -> None:
     fleet = Fleet()
     for _ in range(12):

@@ -61,6 +61,20 @@ async def test_reports_that_arrive_together_are_planned_once() -> None:
     await service.stop()
 
 
+async def test_a_report_that_brings_no_news_waits_for_no_plan() -> None:
+    clock = VirtualClock()
+    service = started(FlakyStore(), clock)
+    session = service.open(HELLO)
+    assert (await session.take(1.0)) is not None
+    service.report(session, make_report(1, make_rounds(0)))
+    await clock.advance(30.0)
+    service.report(session, make_report(2, make_rounds(4), make_cell((8,), (8,), (0,))))
+    assert (await session.take(1.0)) is not None
+    assert "outrider_planner_report_to_plan_seconds_count 1.0" in exported(service)
+    assert "outrider_planner_report_to_plan_seconds_sum 0.0" in exported(service)
+    await service.stop()
+
+
 async def test_a_slow_reader_gets_the_newest_plan_only() -> None:
     clock = VirtualClock()
     service = started(FlakyStore(), clock)

@@ -134,6 +134,19 @@ def test_depths_move_only_by_rounds_that_verified_everything() -> None:
     assert history.survival(2).tolist() == pytest.approx([0.9, 0.9])
 
 
+def test_a_copy_of_what_was_seen_stays_as_it_was() -> None:
+    """Questions are answered in a thread, while rounds go on coming."""
+    history = RoundHistory()
+    history.observe(rounds_of(2, 6, 2, 6), (outcomes((2, 2), (2, 2)),))
+    copy = history.copy()
+    history.observe(rounds_of(2, 6, 2, 2), (outcomes((2, 2), (0, 0)),))
+    history.observe(rounds_of(2, 4, 2, 2), ())
+    assert dict(copy.progress(2)) == {(6, 2): 1.0}
+    assert copy.survival(2).tolist() == [1.0, 1.0]
+    assert len(history.progress(2)) == 2
+    assert decided(copy, present=2).rate[1] > decided(history, present=2).rate[1]
+
+
 def test_ties_go_to_the_smaller_depth_and_the_fewer_rows() -> None:
     """No draft is ever accepted and nothing costs anything: all pairs tie."""
     history = RoundHistory()

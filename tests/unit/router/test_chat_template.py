@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from outrider_router.text.model_text import ModelText, TextAssets
-from outrider_router.text.template import ChatTemplate, TemplateError
+from outrider_router.text.template import ChatTemplate, Conversation, TemplateError
 from tests.support import tiny_tokenizers as tiny
 
 NOW = datetime(2026, 11, 30, 12, 0)
@@ -61,17 +61,25 @@ def test_text_and_ids_equal_the_reference_librarys(
     options = {"chat_template": source, "add_generation_prompt": add_generation_prompt}
     rendered = oracle.apply_chat_template(CONVERSATION, tokenize=False, **options)
     template = ChatTemplate(source, tiny.TOKENIZER_CONFIG, lambda: NOW)
-    assert template.render(CONVERSATION, add_generation_prompt) == rendered
+    assert (
+        template.render(Conversation(CONVERSATION, add_generation_prompt=add_generation_prompt))
+        == rendered
+    )
     plain = [
         message | {"content": message["content"].replace("<think>hm</think>", "")}
         for message in CONVERSATION
     ]
     ids = oracle.apply_chat_template(plain, tokenize=True, return_dict=False, **options)
-    assert text.encode_chat(plain, add_generation_prompt) == ids
+    assert (
+        text.encode_chat(Conversation(plain, add_generation_prompt=add_generation_prompt)).ids
+        == ids
+    )
 
 
 def render(source: str) -> str:
-    return ChatTemplate(source, {}, lambda: NOW).render([{"role": "user", "content": "x"}])
+    return ChatTemplate(source, {}, lambda: NOW).render(
+        Conversation([{"role": "user", "content": "x"}])
+    )
 
 
 def test_time_is_the_one_given() -> None:
@@ -105,5 +113,5 @@ def test_broken_source_is_refused_at_once() -> None:
 def test_template_of_the_tokenizer_config_is_used_where_no_other_is() -> None:
     with_config = TextAssets(tiny.byte_level_json(), tiny.tokenizer_config_json(), "")
     text = ModelText(with_config, lambda: NOW)
-    ids = text.encode_chat([{"role": "user", "content": "hi"}])
+    ids = text.encode_chat(Conversation([{"role": "user", "content": "hi"}])).ids
     assert text.tokenizer.decode(ids).endswith("<|im_start|>assistant\n")

@@ -1,16 +1,30 @@
 """The tables of request fields: what is passed on, ignored, refused."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from outrider_router.openai import params
-from outrider_router.openai.errors import ApiError, of_failure
-from outrider_router.openai.params import IGNORED, REFUSED, WORKER_OPTIONS, ignored_fields
+from outrider_router.openai.errors import ApiError, FieldNames, of_failure
+from outrider_router.openai.fields import (
+    CHAT_ONLY,
+    COMPLETION_ONLY,
+    IGNORED,
+    REFUSED,
+    ignored_fields,
+)
+from outrider_router.openai.params import WORKER_OPTIONS, Offer
 from outrider_router.openai.schema import ChatBody, CompletionBody, GenerationBody, parse
+from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_router.types import Failure, FailureCode
+from tests.support import tiny_tokenizers as tiny
 
 NO_OPTIONS: frozenset[str] = frozenset()
+TEXT = ModelText(
+    TextAssets(tiny.byte_level_json(), tiny.tokenizer_config_json(), ""),
+    lambda: datetime(2026, 11, 30),
+)
 # For every refused field a value that asks for something.
 ASKING: dict[str, Any] = {
     "audio": {"voice": "x"},
@@ -19,48 +33,31 @@ ASKING: dict[str, Any] = {
     "functions": [{}],
     "function_call": "auto",
     "store": True,
+    "guided_decoding": {"json": {}},
+    "structural_tag": {},
+    "grammar": "a",
+    "chat_template": "x",
+    "documents": [{}],
+    "add_special_tokens": False,
+    "prompt_logprobs": 0,
+    "suffix": "x",
+    "allowed_token_ids": [1],
+    "spaces_between_special_tokens": "x",
+    "use_beam_search": True,
+    "logits_processors": ["x"],
+}
+# And for fields of one endpoint that come to the other.
+CHAT_ASKING: dict[str, Any] = {
+    "messages": [],
+    "max_completion_tokens": 5,
     "tools": [{}],
     "tool_choice": "required",
     "parallel_tool_calls": "x",
-    "response_format": {"type": "json"},
-    "structured_outputs": {"json": {}},
-    "guided_json": {},
-    "guided_regex": "a",
-    "guided_choice": [],
-    "guided_grammar": "a",
-    "guided_decoding": {"json": {}},
-    "guided_decoding_backend": "x",
-    "structural_tag": {},
-    "grammar": "a",
-    "regex": "a",
-    "ebnf": "a",
-    "json_schema": "{}",
     "reasoning_effort": "high",
-    "chat_template": "x",
     "chat_template_kwargs": {"a": 1},
-    "documents": [{}],
     "add_generation_prompt": False,
     "continue_final_message": True,
-    "add_special_tokens": False,
-    "logprobs": True,
     "top_logprobs": 3,
-    "prompt_logprobs": 0,
-    "return_tokens_as_token_ids": True,
-    "best_of": 2,
-    "echo": True,
-    "suffix": "x",
-    "bad_words": ["x"],
-    "allowed_token_ids": [1],
-    "priority": 1,
-    "cache_salt": "x",
-    "truncate_prompt_tokens": 5,
-    "include_stop_str_in_output": True,
-    "no_stop_trim": True,
-    "skip_special_tokens": False,
-    "spaces_between_special_tokens": "x",
-    "use_beam_search": True,
-    "stream_interval": 2,
-    "logits_processors": ["x"],
 }
 NEUTRAL: dict[str, Any] = {
     "modalities": ["text"],
@@ -90,31 +87,72 @@ def chat(**fields: Any) -> ChatBody:
     return parse(ChatBody, body | fields)
 
 
+def completion(**fields: Any) -> CompletionBody:
+    return parse(CompletionBody, {"model": "m", "prompt": "x"} | fields)
+
+
+def wishes_with(body: GenerationBody, options: frozenset[str] = NO_OPTIONS) -> params.Wishes:
+    return params.wishes_of(body, Offer(options, vocab_size=100), TEXT)
+
+
 def wishes(**fields: Any) -> params.Wishes:
-    return params.wishes_of(chat(**fields), NO_OPTIONS, vocab_size=100)
+    return wishes_with(chat(**fields))
+
+
+def refused_by_name(body: GenerationBody, name: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        ignored_fields(body)
+    assert (caught.value.status, caught.value.param) == (400, name)
+    assert caught.value.code == "unsupported_parameter"
 
 
 def test_every_refused_field_has_a_case_and_is_refused_by_name() -> None:
     assert set(ASKING) == set(REFUSED)
     for name, value in ASKING.items():
-        with pytest.raises(ApiError) as caught:
-            ignored_fields(chat(**{name: value}))
-        assert (caught.value.status, caught.value.param) == (400, name)
-        assert caught.value.code == "unsupported_parameter"
+        refused_by_name(chat(**{name: value}), name)
+        refused_by_name(completion(**{name: value}), name)
+
+
+def test_fields_of_one_endpoint_are_refused_by_the_other() -> None:
+    only_read = {"include_reasoning", "separate_reasoning"}
+    assert set(CHAT_ASKING) | only_read == set(CHAT_ONLY)
+    for name, value in CHAT_ASKING.items():
+        refused_by_name(completion(**{name: value}), name)
+    refused_by_name(chat(prompt="x"), "prompt")
+    refused_by_name(chat(echo=True), "echo")
+    assert ignored_fields(completion(**dict.fromkeys(only_read, True))) == []
 
 
 def test_values_that_ask_for_nothing_pass() -> None:
     assert ignored_fields(chat(**NEUTRAL)) == []
     assert ignored_fields(chat(**dict.fromkeys(REFUSED))) == []
-    assert ignored_fields(chat(n=2, best_of=2)) == []
+    assert ignored_fields(completion(**dict.fromkeys(CHAT_ONLY))) == []
+
+
+@pytest.mark.parametrize(
+    ("n", "best_of", "code"),
+    [
+        *((2, 2, None), (None, 1, None), (2, None, None), (1, 2, "unsupported_parameter")),
+        *((2, 1, "invalid_value"), (1, "1", "invalid_value"), (1, True, "invalid_value")),
+    ],
+)
+def test_best_of_may_only_be_n(n: int | None, best_of: Any, code: str | None) -> None:
+    body = completion(n=n, best_of=best_of)
+    if code is None:
+        assert ignored_fields(body) == []
+        return
+    with pytest.raises(ApiError) as caught:
+        ignored_fields(body)
+    assert (caught.value.param, caught.value.code) == ("best_of", code)
 
 
 def test_tables_do_not_overlap_with_each_other_or_with_what_has_an_effect() -> None:
-    acted_on = set(GenerationBody.model_fields) | set(ChatBody.model_fields)
-    acted_on |= set(CompletionBody.model_fields)
+    for_chat, for_completions = set(ChatBody.model_fields), set(CompletionBody.model_fields)
     assert not IGNORED & set(REFUSED)
-    assert not acted_on & (IGNORED | set(REFUSED))
-    assert set(WORKER_OPTIONS) < acted_on
+    assert not (for_chat | for_completions) & (IGNORED | set(REFUSED))
+    assert not for_chat & set(COMPLETION_ONLY)
+    assert not for_completions & set(CHAT_ONLY)
+    assert set(WORKER_OPTIONS) < for_chat & for_completions
 
 
 def test_ignored_fields_are_named_and_unknown_ones_are_not() -> None:
@@ -134,17 +172,62 @@ def test_options_go_on_only_where_the_worker_lists_them() -> None:
         with pytest.raises(ApiError, match=f"{name} is not supported by this model's workers"):
             wishes(**{name: other})
         body = chat(**{name: other})
-        assert params.wishes_of(body, frozenset({name}), 100).options == {name: other}
+        assert wishes_with(body, frozenset({name})).options == {name: other}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "option"),
+    [
+        ("logprobs", True, "logprobs"),
+        ("bad_words", ["x"], "bad_words"),
+        ("cache_salt", "x", "tenant_salt"),
+        ("response_format", {"type": "json_object"}, "grammar"),
+        ("regex", "a+", "grammar"),
+        ("prediction", {"type": "content", "content": "x"}, "prediction_ids"),
+    ],
+)
+def test_what_needs_the_worker_is_refused_by_the_clients_name(
+    field: str, value: Any, option: str
+) -> None:
+    body = chat(**{field: value})
+    with pytest.raises(ApiError) as caught:
+        wishes_with(body)
+    assert (caught.value.param, caught.value.code) == (field, "unsupported_parameter")
+    assert wishes_with(body, frozenset({option})).choices == 1
 
 
 def test_logit_bias_needs_support_and_known_tokens() -> None:
     body = chat(logit_bias={"5": 1, "7": -2.5})
+    offered = frozenset({"logit_bias"})
     with pytest.raises(ApiError, match="logit_bias"):
-        params.wishes_of(body, NO_OPTIONS, 100)
-    known = params.wishes_of(body, frozenset({"logit_bias"}), 100)
-    assert known.logit_bias == ((5, 1.0), (7, -2.5))
+        wishes_with(body)
+    assert wishes_with(body, offered).logit_bias == ((5, 1.0), (7, -2.5))
     with pytest.raises(ApiError, match="outside the vocabulary"):
-        params.wishes_of(body, frozenset({"logit_bias"}), 7)
+        wishes_with(chat(logit_bias={"100": 1}), offered)
+
+
+@pytest.mark.parametrize(
+    ("fields", "top"),
+    [
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": False}, None),
+        ({"top_logprobs": 0}, None),
+    ],
+)
+def test_logprobs_of_chats(fields: dict[str, Any], top: int | None) -> None:
+    assert wishes_with(chat(**fields), frozenset({"logprobs"})).top_logprobs == top
+
+
+def test_logprobs_of_completions_are_a_number() -> None:
+    offered = frozenset({"logprobs"})
+    assert wishes_with(completion(logprobs=0), offered).top_logprobs == 0
+    assert wishes_with(completion(logprobs=5), offered).top_logprobs == 5
+    for bad in (completion, chat):
+        with pytest.raises(ApiError, match="logprobs"):
+            wishes_with(bad(logprobs=21, top_logprobs=0), offered)
+    with pytest.raises(ApiError, match="top_logprobs needs logprobs"):
+        wishes_with(chat(top_logprobs=3), offered)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +282,8 @@ def test_max_tokens_is_cut_to_the_room_left(wanted: int | None, room: int, given
 
 @pytest.mark.parametrize("code", list(FailureCode))
 def test_failures_after_delivery_are_not_to_be_retried(code: FailureCode) -> None:
-    before = of_failure(Failure(code, "x"), "messages", delivered=False)
-    after = of_failure(Failure(code, "x"), "messages", delivered=True)
+    before = of_failure(Failure(code, "x"), FieldNames("messages"), delivered=False)
+    after = of_failure(Failure(code, "x"), FieldNames("messages"), delivered=True)
     assert before.status == after.status
     assert "x-should-retry" not in before.headers()
     if after.status in (408, 429, 500, 503):

@@ -1,13 +1,10 @@
-"""Small parts: choice of worker, admission, mailbox, metrics, settings."""
+"""Small parts: mailbox, metrics, settings."""
 
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from outrider_router.admission import Admission, Overloaded
 from outrider_router.mailbox import Mailbox
 from outrider_router.metrics import (
     INTER_TOKEN_BUCKETS_S,
@@ -15,7 +12,6 @@ from outrider_router.metrics import (
     RequestRecord,
     RouterMetrics,
 )
-from outrider_router.routing.policy import Candidate, LeastLoaded
 from outrider_router.settings import RouterSettings
 from outrider_router.types import (
     Failure,
@@ -30,41 +26,6 @@ from outrider_router.types import (
 from outrider_runtime.clock import VirtualClock
 from outrider_runtime.metrics import new_registry
 from outrider_runtime.settings import ConfigurationError
-
-candidates = st.lists(
-    st.builds(Candidate, st.text(max_size=3), st.integers(0, 5), st.integers(0, 5)), min_size=1
-)
-
-
-@given(candidates=candidates, turn=st.integers(0, 50))
-def test_chosen_worker_has_the_least_load_and_depends_on_arguments_alone(
-    candidates: list[Candidate], turn: int
-) -> None:
-    chosen = LeastLoaded().choose(candidates, turn)
-    assert chosen.load == min(max(c.in_flight, c.reported) for c in candidates)
-    assert LeastLoaded().choose(candidates, turn) is chosen
-
-
-def test_equals_take_turns() -> None:
-    workers = [Candidate("a", 1, 0), Candidate("b", 0, 1), Candidate("c", 2, 0)]
-    chosen = [LeastLoaded().choose(workers, turn).address for turn in range(4)]
-    assert chosen == ["a", "b", "a", "b"]
-
-
-def test_admission_counts_choices_and_prompt_tokens_and_gives_both_back_once() -> None:
-    admission = Admission(max_choices=3, max_prompt_tokens=10)
-    with admission.admit(2) as place:
-        place.charge_prompt(8)
-        with pytest.raises(Overloaded, match="2 of 3"):
-            admission.admit(2)
-        with admission.admit(1) as other, pytest.raises(Overloaded, match="prompt tokens"):
-            other.charge_prompt(3)
-        assert (admission.choices, admission.prompt_tokens) == (2, 8)
-    place.__exit__(None, None, None)
-    assert (admission.choices, admission.prompt_tokens) == (0, 0)
-    with admission.admit(1) as alone:
-        alone.charge_prompt(99)
-        assert admission.prompt_tokens == 99, "a prompt over the limit is let in alone"
 
 
 def submission(max_tokens: int = 10) -> Submission:

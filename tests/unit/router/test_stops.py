@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider_router.text.assemble import TextAssembler, TextEnd
+from outrider_router.text.assemble import EndKind, TextAssembler, TextEnd, TextRules
 from outrider_router.text.detokenize import TokenTable
+from outrider_router.text.parts import content_of
 from outrider_router.text.stops import StopMatcher
 from outrider_router.text.tokenizer import ModelTokenizer
 from tests.support import tiny_tokenizers as tiny
@@ -71,22 +72,25 @@ def test_only_what_may_begin_a_stop_is_held_back() -> None:
     assert matcher.flush() == "E"
 
 
+STOPPED, CUT = TextEnd(EndKind.STOP_STRING, "#"), TextEnd(EndKind.LENGTH)
+
+
 def run(rounds: list[list[int]], stops: list[str], cap: int) -> tuple[str, int, TextEnd | None]:
-    assembler = TextAssembler(TABLE, stops, cap)
+    assembler = TextAssembler(TABLE, TextRules(tuple(stops)), cap)
     text = ""
     for ids in rounds:
         piece = assembler.push(ids)
         text += piece.text
         if piece.end:
             return text, assembler.kept_tokens, piece.end
-    return text + assembler.finish(), assembler.kept_tokens, None
+    return text + content_of(assembler.finish()), assembler.kept_tokens, None
 
 
 def test_a01_stop_before_the_cap_beats_the_cap_and_past_it_does_not() -> None:
     a, b, c, d, e, stop = (ids_of(letter)[0] for letter in "abcde#")
-    assert run([[a, b, stop, c, d, e]], ["#"], 5) == ("ab", 3, TextEnd("#"))
-    assert run([[a, b, c, d, stop, e]], ["#"], 5) == ("abcd", 5, TextEnd("#"))
-    assert run([[a, b, c, d, e, stop]], ["#"], 5) == ("abcde", 5, TextEnd(None))
+    assert run([[a, b, stop, c, d, e]], ["#"], 5) == ("ab", 3, STOPPED)
+    assert run([[a, b, c, d, stop, e]], ["#"], 5) == ("abcd", 5, STOPPED)
+    assert run([[a, b, c, d, e, stop]], ["#"], 5) == ("abcde", 5, CUT)
 
 
 @given(text=letters, stops=stop_lists, cap=st.integers(1, 30), data=st.data())
@@ -110,9 +114,9 @@ def test_limit_alone_cuts_and_counts(text: str, cap: int) -> None:
     ids = ids_of(text)
     shown, kept, end = run([ids], [], cap)
     assert kept == min(cap, len(ids))
-    assert (end == TextEnd(None)) is (len(ids) >= cap)
+    assert (end == CUT) is (len(ids) >= cap)
     assert text.startswith(shown)
 
 
 def test_text_held_back_comes_out_at_the_limit() -> None:
-    assert run([ids_of("ab<")], ["<|"], len(ids_of("ab<"))) == ("ab<", 3, TextEnd(None))
+    assert run([ids_of("ab<")], ["<|"], len(ids_of("ab<"))) == ("ab<", 3, CUT)

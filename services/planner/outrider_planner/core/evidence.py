@@ -6,8 +6,9 @@ estimates. Does not know costs, plans, the store or the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from outrider_planner.core.histogram import Estimates, estimate, flattened
 from outrider_planner.core.sums import FLEET_CLASS, CellKey, Counts, batch_weight
 from outrider_planner.core.types import MAX_BINS, DrafterTraits, FloatArray, RoundColumns
 
+Key = TypeVar("Key", bound=Hashable)
 ClassKey = tuple[str, str]
 SlowCounts = Mapping[ClassKey, Counts]
 # A class with less evidence than this is as good as never seen.
@@ -57,15 +59,15 @@ class Evidence:
         weight, changes = batch_weight(drafting), 0
         for key, found in _by_class(cells).items():
             changes += self._judge(key, found)
-            self.fast.setdefault(key, _like(found)).add(found, weight)
+            _add(self.fast, key, found, weight)
         self.keep(cells)
         return changes
 
     def keep(self, cells: Sequence[tuple[CellKey, Counts]]) -> None:
         """Counts for the store and in the totals, and believes nothing else for it."""
         for cell, counts in cells:
-            self.pending.setdefault(cell, _like(counts)).add(counts)
-            self.totals.setdefault(cell.drafter, _like(counts)).add(counts)
+            _add(self.pending, cell, counts)
+            _add(self.totals, cell.drafter, counts)
 
     def _fade(self, drafting_rounds: int) -> None:
         for calibration in self.calibrations.values():
@@ -117,8 +119,11 @@ class Evidence:
         return self.estimates[name]
 
     def adopt(self, other: Evidence) -> None:
-        """Believes what another's counts say, as long as both are planned together."""
-        self.estimates, self._believed = other.estimates, other._believed
+        """Believes what another's counts say, until it estimates for itself.
+
+        In dictionaries of its own: what it then comes to believe is nobody else's.
+        """
+        self.estimates, self._believed = dict(other.estimates), dict(other._believed)
 
     def asked(self) -> dict[str, FloatArray]:
         """By drafter the fading request-rounds by position, (K,), asked for drafts so long."""
@@ -150,10 +155,14 @@ def pool_bands(cells: Mapping[CellKey, Counts]) -> dict[ClassKey, Counts]:
 def _by_class(cells: Sequence[tuple[CellKey, Counts]]) -> dict[ClassKey, Counts]:
     pooled: dict[ClassKey, Counts] = {}
     for key, counts in cells:
-        pooled.setdefault((key.drafter, key.request_class), _like(counts)).add(counts)
+        _add(pooled, (key.drafter, key.request_class), counts)
     return pooled
 
 
-def _like(counts: Counts) -> Counts:
-    """Nothing, for as many positions and bins: a small drafter needs little memory."""
-    return Counts.zeros(counts.asked.size, counts.grid.shape[2])
+def _add(into: dict[Key, Counts], key: Key, found: Counts, weight: float = 1.0) -> None:
+    """Adds to what is known under a key; a new one gets as many positions and bins as were found,
+    since a small drafter needs little memory."""
+    known = into.get(key)
+    if known is None:
+        known = into[key] = Counts.zeros(found.asked.size, found.grid.shape[2])
+    known.add(found, weight)

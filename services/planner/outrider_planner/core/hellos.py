@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from outrider_planner.core.bounds import is_label
+from outrider_planner.core.cost import request_ladder
 from outrider_planner.core.types import (
     MAX_BINS,
     MAX_DRAFT_TOKENS,
@@ -26,6 +27,8 @@ _MOST_REQUESTS = 8192
 _MOST_ROWS = 65_536
 _MOST_DRAFTERS = 8
 _MOST_CELLS = 8192
+# Steps of the ladder × draft lengths × row counts of one search: a second or so of the event loop.
+_MOST_CANDIDATES = 1 << 23
 
 
 class HelloRefusedError(ValueError):
@@ -95,9 +98,22 @@ def _faults(hello: Hello) -> Iterator[str]:
         not hello.row_buckets or hello.row_buckets[-1] < limits.max_rows_per_forward
     ):
         yield "the last row bucket must hold max_rows_per_forward where rows are padded"
+    if _candidates(hello) > _MOST_CANDIDATES:
+        yield (
+            "max_rows_per_forward and max_draft_tokens leave too much to search: lower them, "
+            "or pad rows to fewer row_buckets"
+        )
     yield from _drafter_faults(hello)
     if hello.cost_table is not None:
         yield from _table_faults(hello, hello.cost_table)
+
+
+def _candidates(hello: Hello) -> int:
+    """About how many (n, d, V) a search over all n looks at."""
+    limits = hello.limits
+    lengths = limits.max_draft_tokens
+    rows = len(hello.row_buckets) + lengths if hello.pads_rows else limits.max_rows_per_forward
+    return len(request_ladder(limits.max_running_requests)) * lengths * rows
 
 
 def _drafter_faults(hello: Hello) -> Iterator[str]:

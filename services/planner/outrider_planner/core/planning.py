@@ -51,6 +51,13 @@ class Basis:
         shared = f"one plan for {self.workers} workers that are alike" if self.workers > 1 else ""
         return "; ".join(filter(None, (reason, self.sources.sentence(), shared)))
 
+    def apart(self) -> Basis:
+        """The same for another thread, with a copy of the only part that goes on changing."""
+        rounds = self.snapshot.rounds
+        if rounds is None:
+            return self
+        return replace(self, snapshot=replace(self.snapshot, rounds=rounds.copy()))
+
     def decide(self, policy: Policy | None = None, previous: Decision | None = None) -> Decision:
         """The decision of the settings' policy, or another's, which has its own ``previous``.
 

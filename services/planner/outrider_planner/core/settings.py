@@ -39,8 +39,8 @@ class DeploymentSettings:
     """How one deployment is planned. ``version`` grows by one with every change; 0: by default.
 
     ``policy`` and ``shadows``: names as in the configuration, the shadows evaluated beside it and
-    never applied. ``latency_bound_s``: the longest round wished for, with the objective
-    ``latency`` only. ``max_draft_tokens``: a cap on every draft, None for the workers' own.
+    never applied. ``latency_bound_s``: the longest time between two tokens of a request, with the
+    objective ``latency`` only. ``max_draft_tokens``: a cap on every draft; None: the workers' own.
     """
 
     policy: str = "two_stage"

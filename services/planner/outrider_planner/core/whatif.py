@@ -171,9 +171,7 @@ def _assumed(
     if believed is None:
         classes, believed = ("default",), _of_one_class(known)
     survival = _continued(values, known.gain.positions)[None, :, None]
-    found = replace(
-        believed, survival=np.broadcast_to(survival, believed.survival.shape)
-    )
+    found = replace(believed, survival=np.broadcast_to(survival, believed.survival.shape))
     gain = gain_model(found, known.gain.sparse, class_weights(classes, rules))
     return replace(known, gain=gain, classes=classes, estimates=found)
 

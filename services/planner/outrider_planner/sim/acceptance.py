@@ -46,7 +46,6 @@ ESSAY = Domain.of("essay", (0.45, 0.40, 0.40, 0.40, 0.40, 0.40, 0.40))
 # Prompt lookup: good where it finds anything.
 EDIT = Domain("edit", (0.81, 0.74, 0.70, 0.68, 0.66, 0.64, 0.62), hit=0.84, reach=0.97)
 PROSE = Domain("prose", (0.35, 0.15, 0.07, 0.03, 0.015, 0.008, 0.004), hit=0.12, reach=0.6)
-DOMAINS = {domain.name: domain for domain in (CHAT, CODE, MATH, ESSAY, EDIT, PROSE)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from pydantic_core import PydanticCustomError
 
 MAX_TOKEN_ID = 2**32 - 1
 MAX_STOPS, MAX_STOP_CHARACTERS = 4, 1024
+# Each may become two sequences of tokens, of which workers take 128.
+MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS = 64, 256
 
 
 def at_most(entries: int) -> BeforeValidator:
@@ -62,6 +64,17 @@ def _stops(value: Any) -> list[str]:
     return stops
 
 
+def _bad_words(value: Any) -> list[str]:
+    if not isinstance(value, list) or not _all_of(str, value) or len(value) > MAX_BAD_WORDS:
+        limits = {"most": MAX_BAD_WORDS}
+        raise PydanticCustomError("bad_words", "must be a list of at most {most} strings", limits)
+    if not all(word.strip() and len(word) <= MAX_BAD_WORD_CHARACTERS for word in value):
+        limits = {"most": MAX_BAD_WORD_CHARACTERS}
+        text = "a bad word must have 1 to {most} characters"
+        raise PydanticCustomError("bad_words", text, limits)
+    return value
+
+
 def _are_token_ids(value: Any) -> bool:
     """Whole numbers that fit the wire; a bool is none."""
     if not isinstance(value, list) or not _all_of(int, value):
@@ -87,5 +100,12 @@ Prompts = Annotated[
     list[str | list[int]],
     PlainValidator(
         _prompts, json_schema_input_type=str | list[str] | list[_TokenId] | list[list[_TokenId]]
+    ),
+]
+BadWords = Annotated[
+    list[str],
+    PlainValidator(
+        _bad_words,
+        json_schema_input_type=Annotated[list[str], Field(max_length=MAX_BAD_WORDS)],
     ),
 ]

@@ -4,10 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outrider_router.generation import Ending
-from outrider_router.openai.dialect import Answer
-from outrider_router.openai.messages import template_messages
+from outrider_router.openai.dialect import Answer, CallIds, Encoded
+from outrider_router.openai.errors import invalid
+from outrider_router.openai.logprobs import chat_logprobs
+from outrider_router.openai.messages import template_messages, template_variables
 from outrider_router.openai.schema import ChatBody, parse
+from outrider_router.openai.tools import tool_use_of
 from outrider_router.text.model_text import ModelText, texts_in
+from outrider_router.text.parts import CallArguments, CallBegun, Content, Part, Reasoning
+from outrider_router.text.template import Conversation
 
 
 class ChatReader:
@@ -16,18 +21,39 @@ class ChatReader:
     endpoint = "chat.completions"
     prompt_param = "messages"
 
-    def parse(self, value: Any) -> tuple[ChatBody, list[list[dict[str, Any]]]]:
-        """The body, and one prompt: its messages as templates expect them."""
+    def parse(self, value: Any) -> tuple[ChatBody, list[Conversation]]:
+        """The body, and one prompt: what the model's template is given."""
         body = parse(ChatBody, value)
-        return body, [template_messages(body.messages)]
+        use = tool_use_of(body)
+        return body, [conversation_of(body, use.rendered if use else None)]
 
-    def characters(self, prompt: Sequence[Mapping[str, Any]]) -> int:
+    def characters(self, prompt: Conversation) -> int:
         """Size of the conversation's texts."""
-        return sum(map(len, texts_in(prompt)))
+        texts = texts_in([prompt.messages, prompt.tools, prompt.variables])
+        return sum(map(len, texts))
 
-    def encode(self, text: ModelText, prompt: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode(self, text: ModelText, prompt: Conversation) -> Encoded:
         """Ids of the conversation in the model's template."""
-        return text.encode_chat(prompt)
+        chat = text.encode_chat(prompt)
+        return Encoded(chat.ids, chat.thinking_open)
+
+
+def conversation_of(body: ChatBody, tools: Sequence[Mapping[str, Any]] | None) -> Conversation:
+    """What the template is given.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    if body.continue_final_message and body.add_generation_prompt:
+        text = "add_generation_prompt and continue_final_message exclude each other"
+        raise invalid(text, "continue_final_message")
+    return Conversation(
+        template_messages(body.messages),
+        tools,
+        template_variables(body.chat_template_kwargs, body.reasoning_effort),
+        not body.continue_final_message and body.add_generation_prompt is not False,
+        bool(body.continue_final_message),
+    )
 
 
 class ChatWriter:
@@ -35,28 +61,67 @@ class ChatWriter:
 
     id_prefix = "chatcmpl-"
     object_names = ("chat.completion", "chat.completion.chunk")
+    one_prompt = True
+    logprobs = staticmethod(chat_logprobs)
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """The role, once per choice."""
         return _chunk(index, {"role": "assistant", "content": ""})
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        """More content."""
-        return _chunk(index, {"content": text})
+    def delta(self, index: int, part: Part, ids: CallIds) -> dict[str, Any]:
+        """More of the message."""
+        match part:
+            case Content(text):
+                return _chunk(index, {"content": text})
+            case Reasoning(text):
+                return _chunk(index, {"reasoning_content": text})
+            case CallBegun(call, name):
+                function = {"name": name, "arguments": ""}
+                head = {"index": call, "id": ids.of(index, call), "type": "function"}
+                return _chunk(index, {"tool_calls": [head | {"function": function}]})
+            case CallArguments(call, text):
+                more = {"index": call, "function": {"arguments": text}}
+                return _chunk(index, {"tool_calls": [more]})
 
     def end(self, index: int, ending: Ending) -> dict[str, Any]:
         """An empty delta with the reason."""
         return _chunk(index, {}, ending)
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: Answer, ids: CallIds) -> dict[str, Any]:
         """The whole message."""
         return {
             "index": answer.index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": _message(answer, ids),
             "logprobs": None,
             "finish_reason": answer.ending.reason,
             "stop_reason": answer.ending.stop_reason,
         }
+
+
+def _message(answer: Answer, ids: CallIds) -> dict[str, Any]:
+    content = "".join(part.text for part in answer.parts if isinstance(part, Content))
+    thoughts = "".join(part.text for part in answer.parts if isinstance(part, Reasoning))
+    calls = [
+        {
+            "id": ids.of(answer.index, part.call),
+            "type": "function",
+            "function": {"name": part.name, "arguments": _arguments(answer.parts, part.call)},
+        }
+        for part in answer.parts
+        if isinstance(part, CallBegun)
+    ]
+    return {
+        "role": "assistant",
+        "content": content if content or not calls else None,
+        "refusal": None,
+        **({"reasoning_content": thoughts} if thoughts else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _arguments(parts: Sequence[Part], call: int) -> str:
+    mine = (part for part in parts if isinstance(part, CallArguments) and part.call == call)
+    return "".join(part.text for part in mine)
 
 
 def _chunk(index: int, delta: dict[str, Any], ending: Ending | None = None) -> dict[str, Any]:

@@ -7,9 +7,12 @@ raw prompt writes its control tokens as well, so they are encoded as such.
 from typing import Any
 
 from outrider_router.generation import Ending
-from outrider_router.openai.dialect import Answer
+from outrider_router.openai.dialect import Answer, CallIds, Encoded
+from outrider_router.openai.errors import invalid
+from outrider_router.openai.logprobs import completion_logprobs
 from outrider_router.openai.schema import CompletionBody, parse
 from outrider_router.text.model_text import ModelText
+from outrider_router.text.parts import Part, content_of
 
 
 class CompletionReader:
@@ -21,15 +24,21 @@ class CompletionReader:
     def parse(self, value: Any) -> tuple[CompletionBody, list[str | list[int]]]:
         """The body and its prompts."""
         body = parse(CompletionBody, value)
+        if body.echo and body.logprobs is not None:
+            # A prompt's own logprobs would be part of the answer.
+            raise invalid("echo together with logprobs is not supported", "echo")
         return body, body.prompt
 
     def characters(self, prompt: str | list[int]) -> int:
         """Size of the prompt's text; tokens have none."""
         return len(prompt) if isinstance(prompt, str) else 0
 
-    def encode(self, text: ModelText, prompt: str | list[int]) -> list[int]:
+    def encode(self, text: ModelText, prompt: str | list[int]) -> Encoded:
         """Ids of the prompt; tokens are taken as they are."""
-        return text.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        if isinstance(prompt, str):
+            return Encoded(text.encode_prompt(prompt), text=prompt)
+        known = max(prompt, default=0) < text.tokenizer.vocab_size
+        return Encoded(prompt, text=text.tokenizer.decode(prompt) if known else "")
 
 
 class CompletionWriter:
@@ -37,22 +46,24 @@ class CompletionWriter:
 
     id_prefix = "cmpl-"
     object_names = ("text_completion", "text_completion")
+    one_prompt = False
+    logprobs = staticmethod(completion_logprobs)
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """Nothing: a text has no role."""
         return None
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
+    def delta(self, index: int, part: Part, _ids: CallIds) -> dict[str, Any]:
         """More text."""
-        return _choice(index, text)
+        return _choice(index, content_of([part]))
 
     def end(self, index: int, ending: Ending) -> dict[str, Any]:
         """No text and the reason."""
         return _choice(index, "", ending)
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: Answer, _ids: CallIds) -> dict[str, Any]:
         """The whole continuation."""
-        return _choice(answer.index, answer.text, answer.ending)
+        return _choice(answer.index, content_of(answer.parts), answer.ending)
 
 
 def _choice(index: int, text: str, ending: Ending | None = None) -> dict[str, Any]:

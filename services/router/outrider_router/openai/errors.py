@@ -3,13 +3,16 @@
 The exceptions of the API layer and the only place that knows which failure has which status.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from outrider_router.metrics import Outcome
 from outrider_router.types import Failure, FailureCode
 
 RETRY_AFTER_S = 1
+_CLIENT_NAMES = {"tenant_salt": "cache_salt", "prediction_ids": "prediction"}
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_exceeded"}
 _CODES = {
     400: "invalid_request",
@@ -19,6 +22,7 @@ _CODES = {
     408: "timeout",
     413: "request_too_large",
     415: "unsupported_media_type",
+    421: "wrong_host",
     429: "rate_limit_exceeded",
     500: "server_error",
     503: "overloaded",
@@ -35,6 +39,7 @@ class ApiError(Exception):
         param: the field at fault, if one is.
         outcome: how the request counts; the status decides if None.
         retry: False tells clients that trying again would repeat delivered work.
+        retry_after_s: when trying again makes sense, for 429 and 503.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class ApiError(Exception):
         param: str | None = None,
         outcome: Outcome | None = None,
         retry: bool | None = None,
+        retry_after_s: float = RETRY_AFTER_S,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -54,6 +60,7 @@ class ApiError(Exception):
         self.param = param
         self.outcome: Outcome = outcome or _outcome_of(status)
         self._retry = retry
+        self._retry_after_s = retry_after_s
 
     def body(self) -> dict[str, Any]:
         """The envelope."""
@@ -73,7 +80,11 @@ class ApiError(Exception):
         """Headers that tell clients whether and when to try again."""
         if self._retry is False:
             return {"x-should-retry": "false"}
-        return {"retry-after": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+        if self.status not in (429, 503):
+            return {}
+        milliseconds = math.ceil(self._retry_after_s * 1000)
+        seconds = math.ceil(self._retry_after_s)
+        return {"retry-after": str(seconds), "retry-after-ms": str(milliseconds)}
 
 
 def invalid(message: str, param: str | None, code: str = "invalid_value") -> ApiError:
@@ -96,23 +107,38 @@ def too_long(tokens: int | str, limit: int, param: str) -> ApiError:
     )
 
 
-def of_failure(failure: Failure, prompt_param: str, delivered: bool) -> ApiError:
+@dataclass(frozen=True)
+class FieldNames:
+    """What the client called what the contract names otherwise: its prompt and its grammar."""
+
+    prompt: str
+    grammar: str | None = None
+
+    def of(self, param: str | None) -> str | None:
+        """The client's name of a field of the contract."""
+        if param == "grammar":
+            return self.grammar
+        return _CLIENT_NAMES.get(param, param) if param else None
+
+
+def of_failure(failure: Failure, names: FieldNames, delivered: bool) -> ApiError:
     """The answer to a worker's failure.
 
     Args:
         failure: what the worker said.
-        prompt_param: name of the field the prompt came in.
+        names: of the request's fields.
         delivered: tokens were generated already, so a blind retry would pay for them twice.
     """
     retry = False if delivered else None
+    param = names.of(failure.param)
     match failure.code:
         case FailureCode.INVALID:
-            return ApiError(400, failure.message, code="invalid_value", param=failure.param)
+            return ApiError(400, failure.message, code="invalid_value", param=param)
         case FailureCode.UNSUPPORTED:
-            return ApiError(400, failure.message, code="unsupported_parameter", param=failure.param)
+            return ApiError(400, failure.message, code="unsupported_parameter", param=param)
         case FailureCode.TOO_LONG:
             return ApiError(
-                400, failure.message, code="context_length_exceeded", param=prompt_param
+                400, failure.message, code="context_length_exceeded", param=names.prompt
             )
         case FailureCode.OVERLOADED:
             return ApiError(429, failure.message, retry=retry)

@@ -1,98 +1,25 @@
-"""Which request fields have an effect, which are ignored, and which are refused: one table each.
+"""A request's parameters, checked: how to sample, what the text is held to, how it is written.
 
-A field we do not know is accepted and counted, as other servers do. A field we know and cannot
-honour is refused by name, unless its value asks for nothing.
+Some options are sent on only where the model's workers list them; others are refused by name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from outrider_router.openai import prediction
 from outrider_router.openai.errors import invalid, unsupported
-from outrider_router.openai.schema import ChatBody, GenerationBody
+from outrider_router.openai.schema import ChatBody, CompletionBody, GenerationBody
+from outrider_router.openai.structure import Structure, structure_of
+from outrider_router.openai.tools import ToolUse, tool_use_of
+from outrider_router.text.model_text import ModelText
 from outrider_router.types import Sampling, Speculation
 
-OTHER_FIELD = "other"
 _NOT_OFFERED = "is not supported by this model's workers"
 _MAX_SEED = 2**64 - 1
 # Keeps exactly the most likely token, which is what top_p 0 asks for; the wire reads 0 as unset.
 _LEAST_TOP_P = 1e-6
-
-# Accepted without effect and counted; they steer the provider's business, not the text.
-IGNORED = frozenset(
-    {
-        *("service_tier", "metadata", "safety_identifier", "prompt_cache_key", "user"),
-        *("prompt_cache_retention", "prompt_cache_options", "verbosity", "moderation"),
-        *("session_id", "request_id", "rid", "separate_reasoning", "include_reasoning"),
-    }
-)
-
-
-def _is(*neutral: Any) -> Callable[[Any], bool]:
-    """True for values that ask for nothing; null always does."""
-    return lambda value: any(value == item and type(value) is type(item) for item in neutral)
-
-
-def _empty(value: Any) -> bool:
-    return value in ({}, [], "")
-
-
-def _plain_text_format(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type") == "text"
-
-
-# Refused unless the test says that the value asks for nothing.
-REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "audio": _is(),
-    "modalities": _is(["text"]),
-    "web_search_options": _is(),
-    "functions": _empty,
-    "function_call": _is("none"),
-    "store": _is(False),
-    "tools": _empty,
-    "tool_choice": _is("none", "auto"),
-    "parallel_tool_calls": _is(True, False),
-    "response_format": _plain_text_format,
-    "structured_outputs": _empty,
-    "guided_json": _is(),
-    "guided_regex": _is(),
-    "guided_choice": _is(),
-    "guided_grammar": _is(),
-    "guided_decoding": _empty,
-    "guided_decoding_backend": _is(),
-    "structural_tag": _is(),
-    "grammar": _is(),
-    "regex": _is(),
-    "ebnf": _is(),
-    "json_schema": _is(),
-    "reasoning_effort": _is("none"),
-    "chat_template": _is(),
-    "chat_template_kwargs": _empty,
-    "documents": _empty,
-    "add_generation_prompt": _is(True),
-    "continue_final_message": _is(False),
-    "add_special_tokens": _is(),
-    "logprobs": _is(False),
-    "top_logprobs": _is(0),
-    "prompt_logprobs": _is(),
-    "return_tokens_as_token_ids": _is(False),
-    "best_of": _is(1),
-    "echo": _is(False),
-    "suffix": _empty,
-    "bad_words": _empty,
-    "allowed_token_ids": _empty,
-    "priority": _is(0),
-    "cache_salt": _is(),
-    "truncate_prompt_tokens": _is(),
-    "include_stop_str_in_output": _is(False),
-    "no_stop_trim": _is(False),
-    "skip_special_tokens": _is(True),
-    "spaces_between_special_tokens": _is(True, False),
-    "use_beam_search": _is(False),
-    "stream_interval": _is(1),
-    "logits_processors": _empty,
-}
 
 # Sent on only where the worker lists them; the value is the one that asks for nothing.
 WORKER_OPTIONS: Mapping[str, float] = {
@@ -106,7 +33,13 @@ WORKER_OPTIONS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class Wishes:
-    """A request's parameters, checked; `max_tokens` None means: as many as fit."""
+    """A request's parameters; `max_tokens` None means: as many as fit.
+
+    Attributes:
+        top_logprobs: alternatives beside each token's logprob; None without logprobs.
+        keep_prompt_tokens: tokens of the prompt's end to keep; -1 is as many as fit, None all.
+        tenant_salt: separates prompts in the worker's cache.
+    """
 
     temperature: float
     top_p: float
@@ -119,10 +52,17 @@ class Wishes:
     ignore_eos: bool
     options: Mapping[str, float]
     logit_bias: tuple[tuple[int, float], ...]
+    bad_words: tuple[str, ...]
     speculation: Speculation
     prediction: str
+    top_logprobs: int | None
+    structure: Structure | None
+    tools: ToolUse | None
+    keep_prompt_tokens: int | None
+    tenant_salt: bytes
+    priority: int
 
-    def sampling(self, room_tokens: int) -> Sampling:
+    def sampling(self, room_tokens: int, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
         """How to sample with so much room left; a larger `max_tokens` is cut to it."""
         max_tokens = min(self.max_tokens or room_tokens, room_tokens)
         options = dict(self.options)
@@ -137,49 +77,42 @@ class Wishes:
             ignore_eos=self.ignore_eos,
             options=options,
             logit_bias=self.logit_bias,
+            bad_words=bad_words,
         )
 
 
-def ignored_fields(body: GenerationBody) -> list[str]:
-    """Names of the fields that have no effect, for counting.
+@dataclass(frozen=True)
+class Offer:
+    """What a model's workers can do: options beyond the basic ones, and token ids below a size."""
 
-    Raises:
-        ApiError: 400 `unsupported_parameter` for a field we know and cannot honour.
-    """
-    ignored = []
-    for name, value in (body.model_extra or {}).items():
-        if value is None:
-            continue
-        asks_for_nothing = REFUSED.get(name)
-        if asks_for_nothing is None:
-            ignored.append(name if name in IGNORED else OTHER_FIELD)
-        elif not asks_for_nothing(value) and not (name == "best_of" and value == body.n):
-            raise unsupported(name)
-    options = body.stream_options
-    if options is not None and options.model_extra:
-        ignored += [OTHER_FIELD] * len(options.model_extra)
-    return ignored
+    options: frozenset[str]
+    vocab_size: int
+
+    def require(self, option: str, param: str) -> None:
+        """Refuse what the workers do not offer.
+
+        Raises:
+            ApiError: 400 `unsupported_parameter`.
+        """
+        if option not in self.options:
+            raise unsupported(param, _NOT_OFFERED)
 
 
-def wishes_of(body: GenerationBody, worker_options: frozenset[str], vocab_size: int) -> Wishes:
+def wishes_of(body: GenerationBody, offer: Offer, text: ModelText) -> Wishes:
     """The parameters of a request.
 
     Args:
         body: the request.
-        worker_options: options that the model's workers support beyond the basic ones.
-        vocab_size: token ids lie below.
+        offer: what the model's workers can do.
+        text: the model's text side.
 
     Raises:
         ApiError: 400, naming the field.
     """
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options needs stream: true", "stream_options")
-    bias = tuple((int(token_id), value) for token_id, value in (body.logit_bias or {}).items())
-    if bias and "logit_bias" not in worker_options:
-        raise unsupported("logit_bias")
-    if any(token_id >= vocab_size for token_id, _ in bias):
-        raise invalid("logit_bias names a token outside the vocabulary", "logit_bias")
     top_p = 1.0 if body.top_p is None else body.top_p
+    tools = _tools(body, text)
     return Wishes(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=max(top_p, _LEAST_TOP_P),
@@ -190,10 +123,17 @@ def wishes_of(body: GenerationBody, worker_options: frozenset[str], vocab_size: 
         stops=body.stops,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
-        options=_worker_options(body, worker_options),
-        logit_bias=bias,
+        options=_worker_options(body, offer),
+        logit_bias=_logit_bias(body, offer),
+        bad_words=_bad_words(body, offer),
         speculation=_speculation(body),
-        prediction=_prediction(body, worker_options),
+        prediction=_prediction(body, offer),
+        top_logprobs=_top_logprobs(body, offer),
+        structure=_structure(body, tools, offer),
+        tools=tools,
+        keep_prompt_tokens=body.truncate_prompt_tokens,
+        tenant_salt=_tenant_salt(body, offer),
+        priority=body.priority or 0,
     )
 
 
@@ -210,21 +150,90 @@ def _speculation(body: GenerationBody) -> Speculation:
     return Speculation(wanted.enabled, wanted.max_draft, wanted.drafter or "")
 
 
-def _prediction(body: GenerationBody, offered: frozenset[str]) -> str:
+def _prediction(body: GenerationBody, offer: Offer) -> str:
     """The predicted text."""
     text = prediction.prediction_text(body.prediction)
-    if text and prediction.OPTION not in offered:
-        raise unsupported(prediction.PARAM, _NOT_OFFERED)
+    if text:
+        offer.require(prediction.OPTION, prediction.PARAM)
     return text
 
 
-def _worker_options(body: GenerationBody, offered: frozenset[str]) -> dict[str, float]:
+def _worker_options(body: GenerationBody, offer: Offer) -> dict[str, float]:
     wanted = {}
     for name, neutral in WORKER_OPTIONS.items():
         value = getattr(body, name)
         if value is None or value == neutral:
             continue
-        if name not in offered:
-            raise unsupported(name, _NOT_OFFERED)
+        offer.require(name, name)
         wanted[name] = value
     return wanted
+
+
+def _logit_bias(body: GenerationBody, offer: Offer) -> tuple[tuple[int, float], ...]:
+    bias = tuple((int(token_id), value) for token_id, value in (body.logit_bias or {}).items())
+    if bias:
+        offer.require("logit_bias", "logit_bias")
+    if any(token_id >= offer.vocab_size for token_id, _ in bias):
+        raise invalid("logit_bias names a token outside the vocabulary", "logit_bias")
+    return bias
+
+
+def _bad_words(body: GenerationBody, offer: Offer) -> tuple[str, ...]:
+    words = tuple(body.bad_words or ())
+    if words:
+        offer.require("bad_words", "bad_words")
+    return words
+
+
+def _top_logprobs(body: GenerationBody, offer: Offer) -> int | None:
+    if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    top = body.wanted_logprobs
+    if top is not None:
+        offer.require("logprobs", "logprobs")
+    return top
+
+
+def _tools(body: GenerationBody, text: ModelText) -> ToolUse | None:
+    """The tools to use; the model's template must teach calls in a format that is known here."""
+    use = tool_use_of(body) if isinstance(body, ChatBody) else None
+    if use is not None and text.tool_format is None:
+        why = "is not supported: this model's chat template has no format of tool calls known here"
+        raise unsupported("tools", why)
+    return use
+
+
+def _structure(body: GenerationBody, tools: ToolUse | None, offer: Offer) -> Structure | None:
+    """The form that the answer must have, tool calls apart."""
+    structure = structure_of(body)
+    if structure is not None:
+        offer.require("grammar", structure.param)
+    if tools is not None and tools.prescribed:
+        offer.require("grammar", "tool_choice")
+        if structure is not None:
+            text = f"{structure.param} cannot go with a tool_choice that prescribes a call"
+            raise invalid(text, structure.param)
+    return structure
+
+
+def _tenant_salt(body: GenerationBody, offer: Offer) -> bytes:
+    """The client's salt at the length the contract allows."""
+    if body.cache_salt is None:
+        return b""
+    offer.require("tenant_salt", "cache_salt")
+    return sha256(body.cache_salt.encode()).digest()
+
+
+def shows_stop(body: GenerationBody) -> bool:
+    """True if the stop string that ends an answer stays in it."""
+    return bool(body.include_stop_str_in_output or body.no_stop_trim)
+
+
+def echoes(body: GenerationBody) -> bool:
+    """True if the prompt's text shall stand before its answer."""
+    return isinstance(body, CompletionBody) and bool(body.echo)
+
+
+def asked_tier(body: GenerationBody) -> Any:
+    """The service tier the request names, None without one."""
+    return (body.model_extra or {}).get("service_tier")

@@ -4,14 +4,17 @@ Null is the same as absent. Other fields stay in `model_extra`, where `params` s
 ignored, refused and unknown ones. Types are strict: "0.5" is no temperature.
 """
 
-from typing import Annotated, Any, TypeVar
+from abc import abstractmethod
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from outrider_router.openai.bounded import MAX_TOKEN_ID, Prompts, Stops, TokenIds, at_most
+from outrider_router.openai.bounded import MAX_TOKEN_ID, BadWords, Prompts, Stops, TokenIds, at_most
 from outrider_router.openai.errors import ApiError, invalid
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+MAX_TOP_LOGPROBS = 20
 Body = TypeVar("Body", bound=BaseModel)
 # Types of faults whose own text names a class of ours.
 _TEXTS = {"model_type": "must be an object", "model_attributes_type": "must be an object"}
@@ -55,14 +58,33 @@ class GenerationBody(BaseModel):
     ignore_eos: bool | None = None
     speculation: Annotated[SpeculationField | None, at_most(8)] = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=4096)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     # Checked by `openai.prediction`.
     prediction: Any = None
+    # Checked by `openai.structure`.
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
     # Offered only where the worker declares them.
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    bad_words: BadWords | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     logit_bias: Annotated[
         dict[
             Annotated[str, Field(pattern=r"^\d{1,9}$")],
@@ -78,22 +100,52 @@ class GenerationBody(BaseModel):
         return tuple(self.stop or ())
 
     @property
+    @abstractmethod
+    def wanted_logprobs(self) -> int | None:
+        """Alternatives beside each token's logprob; None without logprobs."""
+
+    @property
     def wants_usage_chunk(self) -> bool:
         """True if a stream shall end with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class ChatBody(GenerationBody):
-    """Body of `/v1/chat/completions`; `messages` are checked by `openai.messages`."""
+    """Body of `/v1/chat/completions`; `messages` are checked by `openai.messages`, tools by
+    `openai.tools`.
+    """
 
     messages: Annotated[list[Any], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(32)] = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """Alternatives beside each token's logprob; None without logprobs."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 class CompletionBody(GenerationBody):
     """Body of `/v1/completions`."""
 
     prompt: Prompts
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """Alternatives beside each token's logprob; None without logprobs."""
+        return self.logprobs
 
 
 class TokenizeBody(BaseModel):
@@ -104,8 +156,11 @@ class TokenizeBody(BaseModel):
     model: str
     prompt: str | None = None
     messages: Annotated[list[Any], Field(min_length=1)] | None = None
+    tools: Any = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(32)] = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 

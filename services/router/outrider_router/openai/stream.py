@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from outrider_router.metrics import RequestRecord
 from outrider_router.openai.transport import ClientGone, until_disconnect
 
 DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
 _HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -30,6 +32,16 @@ def event(value: Mapping[str, Any]) -> bytes:
     )
 
 
+@dataclass(frozen=True)
+class StreamLimits:
+    """write_s: time that the client may take to accept one piece. ping_s: silence that is broken
+    by a comment.
+    """
+
+    write_s: float
+    ping_s: float
+
+
 class EventStream(Response):
     """Writes events until they end, the client goes, or it stops reading.
 
@@ -37,7 +49,7 @@ class EventStream(Response):
         events: the events, encoded; several may come in one piece.
         resources: released when the stream ends, however it ends.
         record: the request's record; `events` gives it its outcome unless the client goes.
-        write_limit_s: time that the client may take to accept one piece.
+        limits: of time.
     """
 
     def __init__(
@@ -45,14 +57,16 @@ class EventStream(Response):
         events: AsyncGenerator[bytes],
         resources: AsyncExitStack,
         record: RequestRecord,
-        write_limit_s: float,
+        limits: StreamLimits,
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._resources = resources
         self._record = record
-        self._write_limit_s = write_limit_s
+        self._limits = limits
+        self._sending = asyncio.Lock()
+        self._last_sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._resources:
@@ -67,14 +81,29 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await self._within_limit(send, start)
-        async with aclosing(self._events) as events:
-            async for piece in events:
-                await self._within_limit(send, _body(piece, more=True))
+        pings = asyncio.create_task(self._ping(send))
+        try:
+            async with aclosing(self._events) as events:
+                async for piece in events:
+                    await self._within_limit(send, _body(piece, more=True))
+        finally:
+            pings.cancel()
         await self._within_limit(send, _body(b"", more=False))
 
     async def _within_limit(self, send: Send, message: dict[str, Any]) -> None:
-        async with asyncio.timeout(self._write_limit_s):
+        async with self._sending, asyncio.timeout(self._limits.write_s):
             await send(message)
+        self._last_sent_s = asyncio.get_running_loop().time()
+
+    async def _ping(self, send: Send) -> None:
+        """Break silences, so that nobody on the way takes the stream for dead."""
+        loop = asyncio.get_running_loop()
+        while True:
+            silent_s = loop.time() - self._last_sent_s
+            if silent_s >= self._limits.ping_s:
+                await self._within_limit(send, _body(PING, more=True))
+                silent_s = 0.0
+            await asyncio.sleep(self._limits.ping_s - silent_s)
 
 
 def _body(piece: bytes, more: bool) -> dict[str, Any]:

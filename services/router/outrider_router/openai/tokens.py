@@ -4,19 +4,20 @@ Both take a place among the requests in flight and work beside the event loop; w
 not fit into the model's context is refused before that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from outrider_router.admission import Overloaded
+from outrider_router.access.tenant import Overloaded
 from outrider_router.openai.errors import ApiError, invalid, too_long
-from outrider_router.openai.messages import template_messages
+from outrider_router.openai.messages import template_messages, template_variables
 from outrider_router.openai.prompts import refuse_hopeless, served_model
 from outrider_router.openai.schema import DetokenizeBody, TokenizeBody, parse
+from outrider_router.openai.tools import rendered_tools
 from outrider_router.routing.registry import ServedModel
 from outrider_router.state import RouterState
 from outrider_router.text.control import MaskError
 from outrider_router.text.model_text import texts_in
-from outrider_router.text.template import TemplateError
+from outrider_router.text.template import Conversation, TemplateError
 
 Result = TypeVar("Result")
 
@@ -31,11 +32,12 @@ async def tokenize(state: RouterState, value: Any) -> dict[str, Any]:
     if (body.prompt is None) is (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     model = served_model(state.registry, body.model)
-    messages = None if body.messages is None else template_messages(body.messages)
-    source, param = (body.prompt, "prompt") if messages is None else (messages, "messages")
+    chat = None if body.messages is None else _conversation(body, body.messages)
+    param = "prompt" if chat is None else "messages"
+    source = body.prompt if chat is None else [chat.messages, chat.tools, chat.variables]
     refuse_hopeless(model, sum(map(len, texts_in(source))), param)
     try:
-        return await _in_place(state, _tokens, model, body, messages)
+        return await _in_place(state, _tokens, model, body, chat)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
 
@@ -64,14 +66,23 @@ async def _in_place(state: RouterState, work: Callable[..., Result], *args: Any)
         raise ApiError(429, str(error)) from error
 
 
-def _tokens(
-    model: ServedModel, body: TokenizeBody, messages: list[dict[str, Any]] | None
-) -> dict[str, Any]:
+def _conversation(body: TokenizeBody, messages: Sequence[Any]) -> Conversation:
+    going_on = bool(body.continue_final_message)
+    return Conversation(
+        template_messages(messages),
+        rendered_tools(body.tools),
+        template_variables(body.chat_template_kwargs),
+        not going_on and body.add_generation_prompt is not False,
+        going_on,
+    )
+
+
+def _tokens(model: ServedModel, body: TokenizeBody, chat: Conversation | None) -> dict[str, Any]:
     """The answer; a null field of the body counts as absent, and both flags default to true."""
-    if messages is None:
+    if chat is None:
         ids = model.text.encode_prompt(body.prompt or "", body.add_special_tokens is not False)
     else:
-        ids = model.text.encode_chat(messages, body.add_generation_prompt is not False)
+        ids = model.text.encode_chat(chat).ids
     spell = model.text.tokenizer.token_text
     return {
         "count": len(ids),

@@ -57,6 +57,19 @@ class Candidate:
         return max(of_slots, kv_tokens / self.kv_capacity_tokens)
 
 
+@dataclass(frozen=True)
+class MoveLimits:
+    """How often a choice may go to another worker, and how long it waits for one.
+
+    Attributes:
+        most_attempts: workers that one choice may be sent to, the first included.
+        wait_s: how long a choice that has begun waits for a worker if none is ready.
+    """
+
+    most_attempts: int = 3
+    wait_s: float = 1.5
+
+
 class WorkerPicker(Protocol):
     """Decides between workers that could all take a request."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from outrider_router.routing.affinity import PrefixIndex
 from outrider_router.routing.discovery import Discovery
 from outrider_router.routing.fleet import Fleet, Worker
-from outrider_router.routing.policy import Demand, WorkerPicker
+from outrider_router.routing.policy import Demand, MoveLimits, WorkerPicker
 from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_router.types import WorkerStatus
 from outrider_router.worker_client import Fetch, WorkerClient
@@ -47,6 +47,7 @@ class ServedModel:
     vocab_size: int
     context_tokens: int
     options: frozenset[str]
+    max_draft_tokens: int = 0
 
 
 class Registry:
@@ -58,6 +59,7 @@ class Registry:
         clock: where time comes from.
         picker: chooses among ready workers.
         build_text: makes a model's text side from its files; runs in a thread.
+        moves: how far choices may move between workers.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class Registry:
         clock: Clock,
         picker: WorkerPicker,
         build_text: BuildText,
+        moves: MoveLimits,
     ) -> None:
         self._clock = clock
         self._picker = picker
         self._build_text = build_text
+        self.moves = moves
         self._texts: dict[tuple[str, str], asyncio.Task[ModelText]] = {}
         self._created_s: dict[str, int] = {}
         self._prefixes = PrefixIndex()
@@ -143,6 +147,7 @@ class Registry:
             vocab_size=first.vocab_size,
             context_tokens=min(status.context_tokens for status in statuses),
             options=frozenset.intersection(*(status.options for status in statuses)),
+            max_draft_tokens=max(status.max_draft_tokens for status in statuses),
         )
 
     def pick(

@@ -19,8 +19,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 _OPENING, _CLOSING = "<[{|", ">]}|"
-# Keys whose values are checked words of the API and which templates compare.
-_ENUMERATED = frozenset({"role", "type"})
+# Checked words of the API, which templates compare: a role, and the kind of a tool.
+_ROLE = "role"
+_TOOL_TYPE = ("type", "function")
 # Supplementary private-use planes: no text in use has these letters.
 _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
 _PRIVATE = re.compile(f"[{chr(_PRIVATE_FIRST)}-{chr(_PRIVATE_LAST)}]")
@@ -133,7 +134,7 @@ class ContentMask:
         return "".join(masked)
 
     def mask_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Messages with every text masked but roles and types.
+        """Messages with every text masked but roles.
 
         What the assistant said keeps markers that are not special: templates look for `</think>`
         there to drop old reasoning, and the model wrote them itself.
@@ -141,23 +142,26 @@ class ContentMask:
         return [
             {
                 key: value
-                if key in _ENUMERATED
-                else self._mask_value(value, special_only=message.get("role") == "assistant")
+                if key == _ROLE
+                else self.mask_value(value, special_only=message.get("role") == "assistant")
                 for key, value in message.items()
             }
             for message in messages
         ]
 
-    def _mask_value(self, value: Any, special_only: bool) -> Any:
+    def mask_value(self, value: Any, special_only: bool = False) -> Any:
+        """Any value of JSON with every text in it masked, keys included."""
         if isinstance(value, str):
             return self.mask(value, special_only)
         if isinstance(value, Mapping):
             return {
-                self.mask(key): item if key in _ENUMERATED else self._mask_value(item, special_only)
+                self.mask(key): item
+                if (key, item) == _TOOL_TYPE
+                else self.mask_value(item, special_only)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._mask_value(item, special_only) for item in value]
+            return [self.mask_value(item, special_only) for item in value]
         return value
 
     def unmask(self, text: str) -> str:

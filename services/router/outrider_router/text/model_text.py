@@ -1,14 +1,21 @@
 """Everything that turns one model's requests into token ids: tokenizer, template and limits."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from outrider_router.text.control import ContentMask
-from outrider_router.text.template import ChatTemplate, TemplateError
+from outrider_router.text.reasoning import opens_thinking, thinking_markers_of
+from outrider_router.text.template import (
+    ChatTemplate,
+    Conversation,
+    TemplateError,
+    with_parsed_arguments,
+)
 from outrider_router.text.tokenizer import ModelTokenizer, TokenizerError
+from outrider_router.text.tool_formats import tool_format_of
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,20 @@ class TextAssets:
     chat_template: str
 
 
+@dataclass(frozen=True)
+class EncodedChat:
+    """A conversation's tokens, and whether they end within the model's thinking."""
+
+    ids: list[int]
+    thinking_open: bool = False
+
+
 class ModelText:
     """One model's text side. Safe to use from several threads.
+
+    Attributes:
+        thinking: the markers of the model's thinking, None if its template knows none.
+        tool_format: how the model calls tools, None if its template teaches no format known here.
 
     Args:
         assets: the model's files.
@@ -44,10 +63,11 @@ class ModelText:
         self.tokenizer = ModelTokenizer(assets.tokenizer)
         self._template = ChatTemplate(source, config, now) if isinstance(source, str) else None
         self._library_behaviour = control_tokens_in_content
+        template = self._template.source if self._template else ""
+        self.thinking = thinking_markers_of(template)
+        self.tool_format = tool_format_of(template)
 
-    def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
-    ) -> list[int]:
+    def encode_chat(self, chat: Conversation) -> EncodedChat:
         """Ids of a conversation; only the template sets control tokens.
 
         Raises:
@@ -57,12 +77,21 @@ class ModelText:
         if self._template is None:
             raise TemplateError("this model has no chat template; use /v1/completions")
         if self._library_behaviour:
-            text = self._template.render(messages, add_generation_prompt)
-            return self.tokenizer.encode(text, add_special_tokens=False)
+            text = self._template.render(self._with_arguments(chat))
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            return EncodedChat(ids, opens_thinking(text, self.thinking))
         control = self.tokenizer.control
-        mask = ContentMask(control, [self._template.source, *texts_in(messages)])
-        masked = self._template.render(mask.mask_messages(messages), add_generation_prompt)
-        return self.tokenizer.encode_with_spans(mask.unmask(masked), control.find(masked))
+        chat = self._with_arguments(chat)
+        mask = ContentMask(control, [self._template.source, *texts_in(_texts_of(chat))])
+        masked = self._template.render(_masked(chat, mask))
+        ids = self.tokenizer.encode_with_spans(mask.unmask(masked), control.find(masked))
+        return EncodedChat(ids, opens_thinking(masked, self.thinking))
+
+    def _with_arguments(self, chat: Conversation) -> Conversation:
+        """Earlier calls with their arguments as objects, unless this template wants their text."""
+        if self.tool_format is not None and self.tool_format.arguments_as_text:
+            return chat
+        return replace(chat, messages=[with_parsed_arguments(m) for m in chat.messages])
 
     def encode_prompt(self, prompt: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a raw prompt as the library gives them: its writer is the template."""
@@ -86,6 +115,20 @@ def texts_in(value: Any) -> list[str]:
     if isinstance(value, list | tuple):
         return [text for item in value for text in texts_in(item)]
     return []
+
+
+def _texts_of(chat: Conversation) -> list[Any]:
+    return [chat.messages, chat.tools, chat.variables]
+
+
+def _masked(chat: Conversation, mask: ContentMask) -> Conversation:
+    """The conversation as the template gets it: nothing a client wrote can form a control token."""
+    return replace(
+        chat,
+        messages=mask.mask_messages(chat.messages),
+        tools=mask.mask_value(chat.tools),
+        variables=mask.mask_value(chat.variables),
+    )
 
 
 def _json_object(source: bytes) -> dict[str, Any]:

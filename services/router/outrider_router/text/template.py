@@ -7,6 +7,7 @@ nothing of tokens beyond the texts of the special ones that templates name.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,10 +19,38 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+RESERVED_NAMES = frozenset(
+    {
+        *_NAMED_TOKENS,
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("chat_template", "dict", "namespace", "raise_exception", "strftime_now", "range"),
+        *("lipsum", "cycler", "joiner"),
+    }
+)
+"""What a request may not give a template a value for."""
 
 
 class TemplateError(ValueError):
     """The template is broken or refuses the messages; the text is fit for the client."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a template is given.
+
+    Attributes:
+        messages: as templates expect them.
+        tools: as templates expect them; None for none.
+        variables: further names that the template may use, none of `RESERVED_NAMES`.
+        add_generation_prompt: the assistant's turn is opened.
+        continue_final_message: the prompt ends within the last message.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
 
 
 class ChatTemplate:
@@ -47,24 +76,48 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template does not compile: {error}") from error
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
-    ) -> str:
+    def render(self, chat: Conversation) -> str:
         """The prompt as text.
 
         Raises:
             TemplateError: the template refuses these messages.
         """
         try:
-            return self._template.render(
+            text = self._template.render(
                 **self._special,
-                messages=messages,
-                tools=None,
+                **chat.variables,
+                messages=chat.messages,
+                tools=chat.tools,
                 documents=None,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=chat.add_generation_prompt,
             )
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise TemplateError(f"the model's chat template failed: {error}") from error
+        return _up_to_content(text, chat.messages[-1]) if chat.continue_final_message else text
+
+
+def with_parsed_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with the arguments of its tool calls as objects; text that is no JSON stays."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": list(map(_parsed_call, calls))} if calls else message
+
+
+def _parsed_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _up_to_content(text: str, message: Mapping[str, Any]) -> str:
+    """The prompt up to the end of its last message's content, for the model to go on with it."""
+    content = str(message.get("content") or "").strip()
+    at = text.rfind(content)
+    if not content or at < 0:
+        raise TemplateError("the final message has no content that could be continued")
+    return text[: at + len(content)]
 
 
 class _GenerationBlock(Extension):

@@ -49,7 +49,7 @@ def _call_rules(
         placeholder, schema = CALL, _call_object(tool, style.arguments_key)
     head, tail = style.call.replace(NAME, tool.name).split(placeholder)
     body = f"{_spelled(head, control)} {rule}_json {_spelled(tail, control)}"
-    return [f"{rule}: {body}", json_rule(f"{rule}_json", schema)]
+    return [f"{rule}: {body}", json_rule(f"{rule}_json", json.dumps(schema, ensure_ascii=False))]
 
 
 def _call_object(tool: ToolSchema, arguments_key: str) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def _call_object(tool: ToolSchema, arguments_key: str) -> dict[str, Any]:
     }
 
 
-def json_rule(name: str, schema: Any) -> str:
-    """A rule for JSON of a schema."""
-    return f"{name}: %json {json.dumps(schema, ensure_ascii=False)}"
+def json_rule(name: str, schema: str) -> str:
+    """A rule for JSON of a schema, which is given as its text."""
+    return f"{name}: %json {schema}"
 
 
 def regex_rule(name: str, pattern: str) -> str:

@@ -103,6 +103,7 @@ class Upkeep:
         None: it shall have no state.
         """
         if self.pool_of(request) is None:
+            self.forget(request)
             return None
         self._states[request] = _State(valid=request.committed)
         return request.committed

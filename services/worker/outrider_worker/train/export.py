@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from outrider_worker.identity import model_digest
 from outrider_worker.train.heads import TrainedHead
 from outrider_worker.train.kinds import Kind, eagle3_taps
 from outrider_worker.train.target import TargetWeights
@@ -29,9 +30,9 @@ _SHAPE_KEYS = (
 
 
 def export(
-    head: TrainedHead, kind: Kind, target: TargetWeights, target_folder: Path, folder: Path
+    head: TrainedHead, kind: Kind, target: TargetWeights, made_for: Path, folder: Path
 ) -> None:
-    """Write model.safetensors and config.json into `folder`."""
+    """Write model.safetensors and config.json into `folder`; `made_for` is the target's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     kept_ids = head.get_buffer("kept_ids").cpu()
     tensors = {
@@ -43,8 +44,8 @@ def export(
     beside = folder / "model.safetensors.part"
     save_file(tensors, beside, metadata={"format": "pt"})
     beside.replace(folder / "model.safetensors")
-    raw = json.loads((target_folder / "config.json").read_text(encoding="utf-8"))
-    config = _config(kind, target, raw, len(kept_ids))
+    raw = json.loads((made_for / "config.json").read_text(encoding="utf-8"))
+    config = {**_config(kind, target, raw, len(kept_ids)), "target_digest": model_digest(made_for)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

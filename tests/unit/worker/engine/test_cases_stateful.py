@@ -193,9 +193,7 @@ def test_preempted_and_resumed_it_drafts_as_well() -> None:
 
 
 @pytest.mark.parametrize("prompt_tokens", [50, 63, 64, 70])
-def test_beyond_the_drafters_context_nothing_is_drafted(
-    prompt_tokens: int, tmp_path: Path
-) -> None:
+def test_beyond_the_drafters_context_nothing_is_drafted(prompt_tokens: int, tmp_path: Path) -> None:
     """B06: it knows 64 positions, the target more."""
     short = load_model(make_tiny_model(tmp_path, "llama", max_position_embeddings=64))
     drafter = DraftModel(short.model, VOCAB_SIZE, VOCAB_SIZE, 8)

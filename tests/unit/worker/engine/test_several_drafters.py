@@ -38,11 +38,15 @@ def _plan(verify_all: bool = True) -> Plan:
 
 
 def _loaded(twin: bool = False) -> Drafters:
-    hosts = [NgramDrafter(8), PredictedDrafter(8)]
-    return Drafters(hosts, [itself(), *([DeviceNgramDrafter(8)] if twin else [])])
+    return Drafters(
+        [NgramDrafter(8), PredictedDrafter(8)],
+        [itself(), *([DeviceNgramDrafter(8)] if twin else [])],
+    )
 
 
-def _bench(stream: DeviceStream | None = None, verify_all: bool = True, twin: bool = False) -> Bench:
+def _bench(
+    stream: DeviceStream | None = None, verify_all: bool = True, twin: bool = False
+) -> Bench:
     return Bench(
         plan=_plan(verify_all),
         drafters=_loaded(twin),

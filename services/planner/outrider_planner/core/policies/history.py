@@ -49,6 +49,13 @@ class RoundHistory:
         costs = CostTracker(hello, request_ladder(hello.limits.max_running_requests)).model()
         return cls(any(traits.sparse for traits in hello.drafters), costs)
 
+    def copy(self) -> RoundHistory:
+        """As it is now."""
+        other = RoundHistory(self._sparse, self.costs)
+        other._progress = {n: dict(pairs) for n, pairs in self._progress.items()}
+        other._survival, other._seen = self._survival.copy(), self._seen.copy()
+        return other
+
     def observe(self, rounds: RoundColumns, cells: Sequence[tuple[CellKey, Counts]]) -> None:
         """Takes in one report's rounds, oldest first, and its outcomes by position.
 

@@ -19,7 +19,8 @@ from outrider_planner.core.search import TIE_RATIO, DrafterDecision, Terms, deci
 from outrider_planner.core.types import FloatArray, Objective, ProbeDirective, WorkerLimits
 
 # The first position tells whether to turn on. A second one would make probes dearer, hence rarer,
-# and say less: simulated, the rate after a dip at n = 96 is 0.93 of the best with one, 0.84 with two.
+# and say less: simulated, the rate after a dip at n = 96 is 0.93 of the best with one, and 0.84
+# with two.
 PROBE_DRAFT_TOKENS = 1
 PROBE_SHARE = 1.0 / 32.0
 PROBE_COST_RATIO = 0.003

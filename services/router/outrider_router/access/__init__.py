@@ -1,0 +1,1 @@
+"""Who may ask for how much: API keys, their limits, and the line in front of the workers."""

@@ -1,0 +1,132 @@
+"""`tools` and `tool_choice`: checked, and turned into what to render, to read and to prescribe."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outrider_router.openai.errors import invalid, unsupported
+from outrider_router.openai.schema import ChatBody
+from outrider_router.text.tool_grammar import ToolSchema
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """What a request wants of tools.
+
+    Attributes:
+        rendered: the tools as templates expect them.
+        schemas: those the model may call.
+        mode: whether it may, must, or must call the one that was named.
+        many: whether it may call more than one at once.
+    """
+
+    rendered: tuple[Mapping[str, Any], ...]
+    schemas: tuple[ToolSchema, ...]
+    mode: Literal["auto", "required", "named"]
+    many: bool
+
+    @property
+    def prescribed(self) -> bool:
+        """True if the answer must be calls."""
+        return self.mode != "auto"
+
+
+def tool_use_of(body: ChatBody) -> ToolUse | None:
+    """The request's tools; None if there are none or they are not to be used.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    tools = _tools(body.tools)
+    mode, name = _choice(body.tool_choice)
+    if not tools:
+        if mode in ("required", "named"):
+            raise invalid("tool_choice needs tools", "tool_choice")
+        return None
+    if mode == "none":
+        return None
+    schemas = tuple(map(_schema_of, tools))
+    if mode == "named":
+        schemas = tuple(schema for schema in schemas if schema.name == name)
+        if not schemas:
+            raise invalid(f"tool_choice names {name!r}, which is not among tools", "tool_choice")
+    many = body.parallel_tool_calls is not False and mode != "named"
+    return ToolUse(tools, schemas, mode, many)
+
+
+def rendered_tools(value: Any) -> tuple[Mapping[str, Any], ...] | None:
+    """Tools as templates expect them, None for none.
+
+    Raises:
+        ApiError: 400, naming the place at fault.
+    """
+    return _tools(value) or None
+
+
+def _tools(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise invalid("tools must be a list", "tools")
+    if len(value) > MAX_TOOLS:
+        raise invalid(f"tools has more than {MAX_TOOLS} entries", "tools")
+    tools = tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(value))
+    names = [tool["function"]["name"] for tool in tools]
+    if len(set(names)) < len(names):
+        raise invalid("two tools have the same name", "tools")
+    return tools
+
+
+def _tool(tool: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(tool, Mapping):
+        raise invalid(f"{place} must be an object", place)
+    if tool.get("type") != "function":
+        raise unsupported(f"{place}.type", "other than 'function' is not supported")
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        raise invalid(f"{place}.function must be an object", f"{place}.function")
+    _check_function(function, f"{place}.function")
+    kept = {key: item for key, item in function.items() if item is not None and key != "strict"}
+    return {"type": "function", "function": kept}
+
+
+def _check_function(function: Mapping[str, Any], place: str) -> None:
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        text = f"{place}.name must have 1 to 128 letters, digits, dots, dashes or underscores"
+        raise invalid(text, f"{place}.name")
+    if not isinstance(function.get("description"), str | None):
+        raise invalid(f"{place}.description must be a string", f"{place}.description")
+    if not isinstance(function.get("parameters"), Mapping | None):
+        raise invalid(f"{place}.parameters must be a JSON schema", f"{place}.parameters")
+
+
+def _schema_of(tool: Mapping[str, Any]) -> ToolSchema:
+    function = tool["function"]
+    return ToolSchema(function["name"], function.get("parameters") or _ANY_ARGUMENTS)
+
+
+def _choice(value: Any) -> tuple[Literal["none", "auto", "required", "named"], str]:
+    """The mode, and the name of the tool that must be called."""
+    match value:
+        case None | "auto":
+            return "auto", ""
+        case "none":
+            return "none", ""
+        case "required":
+            return "required", ""
+        case {"type": "function", "function": {"name": str(name)}}:
+            return "named", name
+        case {"type": "function"}:
+            raise invalid("tool_choice.function.name is required", "tool_choice")
+        case {"type": str()}:
+            raise unsupported("tool_choice", "of this type is not supported")
+        case _:
+            raise invalid(
+                "tool_choice must be none, auto, required or a named function", "tool_choice"
+            )

@@ -1,0 +1,228 @@
+"""The Kubernetes objects, read as text: names, selectors, ports, probes, limits and who may reach whom."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from outrider_planner.settings import PlannerSettings
+from outrider_router.settings import RouterSettings
+from tests.support.settings_names import OF_LIBRARIES, variables
+
+KUBERNETES = Path(__file__).resolve().parents[2] / "deploy/kubernetes"
+COMPONENT = "app.kubernetes.io/component"
+SERVICES = ("router", "planner", "worker")
+WORKLOADS = (*SERVICES, "valkey")
+PRE_STOP_S = 5
+
+Object = Mapping[str, Any]
+
+
+def objects(folder: str) -> Iterator[Object]:
+    for path in sorted((KUBERNETES / folder).glob("*.yaml")):
+        if path.name not in ("kustomization.yaml", "adapter-rules.yaml"):
+            yield from yaml.safe_load_all(path.read_text())
+
+
+BASE = list(objects("base"))
+POLICIES = {each["metadata"]["name"]: each for each in objects("components/networkpolicy")}
+
+
+def one(kind: str, name: str) -> Object:
+    (found,) = (x for x in BASE if x["kind"] == kind and x["metadata"]["name"] == name)
+    return found
+
+
+def workload(name: str) -> Object:
+    return one("StatefulSet" if name == "worker" else "Deployment", name)
+
+
+def pod(name: str) -> Object:
+    spec: Object = workload(name)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(name: str) -> Object:
+    (only,) = pod(name)["containers"]
+    return only  # type: ignore[no-any-return]
+
+
+def config(name: str) -> dict[str, str]:
+    lines = (KUBERNETES / f"base/config/{name}.env").read_text().splitlines()
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    return {key: value for key, _, value in pairs}
+
+
+def kustomization(folder: str) -> Object:
+    loaded: Object = yaml.safe_load((KUBERNETES / folder / "kustomization.yaml").read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_selectors_find_their_pods(name: str) -> None:
+    labels = {COMPONENT: name}
+    assert workload(name)["spec"]["selector"]["matchLabels"] == labels
+    assert workload(name)["spec"]["template"]["metadata"]["labels"] == labels
+    assert one("Service", name)["spec"]["selector"] == labels
+    if name != "valkey":
+        assert one("PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"] == labels
+        (spread,) = pod(name)["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"][COMPONENT] == name
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_ports_go_by_name(name: str) -> None:
+    named = {port["name"]: port["containerPort"] for port in container(name)["ports"]}
+    for port in one("Service", name)["spec"]["ports"]:
+        assert port["targetPort"] in named
+    for probe in probes(name):
+        if "httpGet" in probe:
+            assert probe["httpGet"]["port"] in named
+        elif "grpc" in probe:
+            assert probe["grpc"]["port"] == named["grpc"]
+
+
+def probes(name: str) -> list[Object]:
+    return [container(name)[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")]
+
+
+def test_probes_ask_what_the_services_answer() -> None:
+    paths = {
+        name: {p["httpGet"]["path"] for p in probes(name) if "httpGet" in p} for name in SERVICES
+    }
+    assert paths == {
+        "router": {"/health", "/ready"},
+        "planner": {"/health"},
+        "worker": {"/metrics"},
+    }
+    ready = container("router")["readinessProbe"]
+    assert ready["httpGet"]["path"] == "/ready"
+    assert container("worker")["startupProbe"]["failureThreshold"] * 5 >= 600
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_pods_meet_the_restricted_standard(name: str) -> None:
+    of_pod, of_container = pod(name)["securityContext"], container(name)["securityContext"]
+    assert of_pod["runAsNonRoot"] is True
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert of_container["allowPrivilegeEscalation"] is False
+    assert of_container["readOnlyRootFilesystem"] is True
+    assert of_container["capabilities"] == {"drop": ["ALL"]}
+    assert pod(name)["automountServiceAccountToken"] is False
+    assert one("ServiceAccount", pod(name)["serviceAccountName"])
+    limits, requests = (container(name)["resources"][key] for key in ("limits", "requests"))
+    assert limits["memory"] == requests["memory"]
+    assert "cpu" in requests
+    assert "cpu" not in limits
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_mounts_have_volumes(name: str) -> None:
+    claims = workload(name)["spec"].get("volumeClaimTemplates", ())
+    volumes = {v["name"] for v in pod(name)["volumes"]} | {c["metadata"]["name"] for c in claims}
+    assert {mount["name"] for mount in container(name)["volumeMounts"]} == volumes
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_settings_exist_and_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = config(name)
+    assert given.keys() - variables(name) == set()
+    mounted = {mount["mountPath"] for mount in container(name)["volumeMounts"]}
+    assert set(given.pop("OUTRIDER_SECRETS_DIR").split(":")) <= mounted
+    for key, value in given.items():
+        monkeypatch.setenv(key, value)
+    if name == "router":
+        assert RouterSettings().port == container(name)["ports"][0]["containerPort"]
+    if name == "planner":
+        assert PlannerSettings().http_names == {"planner"}
+
+
+@pytest.mark.parametrize("folder", ["overlays/cpu", "overlays/gpu"])
+def test_overlays_set_what_exists(folder: str) -> None:
+    merged = list(kustomization(folder).get("configMapGenerator", ()))
+    for component in kustomization(folder)["components"]:
+        merged += kustomization(f"{folder}/{component}").get("configMapGenerator", ())
+    assert merged
+    for each in merged:
+        keys = {literal.partition("=")[0] for literal in each["literals"]}
+        assert keys - variables(each["name"]) - OF_LIBRARIES == set()
+
+
+def test_no_request_outlives_those_who_wait_for_it() -> None:
+    request_s = float(config("router")["OUTRIDER_ROUTER_REQUEST_LIMIT_S"])
+    for name, setting in (
+        ("router", "OUTRIDER_ROUTER_DRAIN_LIMIT_S"),
+        ("worker", "OUTRIDER_WORKER_DRAIN_LIMIT_S"),
+    ):
+        drain_s = float(config(name)[setting])
+        assert request_s <= drain_s
+        assert pod(name)["terminationGracePeriodSeconds"] >= PRE_STOP_S + drain_s + 10
+    for name in SERVICES:
+        waits = container(name)["lifecycle"]["preStop"]["exec"]["command"]
+        assert waits == ["python", "-c", f"import time; time.sleep({PRE_STOP_S})"]
+
+
+def test_routers_know_every_worker_there_may_be() -> None:
+    replicas = workload("worker")["spec"]["replicas"]
+    assert addressed(config("router")["OUTRIDER_ROUTER_WORKERS"]) == replicas
+    for folder in ("components/autoscaling", "components/autoscaling-keda"):
+        (literal,) = kustomization(folder)["configMapGenerator"][0]["literals"]
+        scalers = [x["spec"] for x in objects(folder) if x["metadata"]["name"] == "worker"]
+        (most,) = (spec.get("maxReplicas") or spec.get("maxReplicaCount") for spec in scalers)
+        assert addressed(literal.partition("=")[2]) == most
+        assert all(spec["scaleTargetRef"]["kind"] == "StatefulSet" for spec in scalers)
+
+
+def addressed(workers: str) -> int:
+    """How many workers an address list names, which must be the first ones of the set."""
+    port = container("worker")["ports"][0]["containerPort"]
+    found = workers.split(",")
+    assert found == [f"worker-{i}.worker:{port}" for i in range(len(found))]
+    return len(found)
+
+
+def edges(direction: str, peer: str) -> set[tuple[str, str, int]]:
+    """(from, to, port) of the policies between our pods, as seen from one side."""
+    found = set()
+    for policy in POLICIES.values():
+        own = policy["spec"]["podSelector"].get("matchLabels", {}).get(COMPONENT)
+        for rule in policy["spec"].get(direction, ()):
+            for side in rule.get(peer, ()):
+                other = side.get("podSelector", {}).get("matchLabels", {}).get(COMPONENT)
+                if other:
+                    ends = (own, other) if direction == "egress" else (other, own)
+                    found |= {(*ends, port["port"]) for port in rule["ports"]}
+    return found
+
+
+def test_policies_allow_every_edge_and_no_more() -> None:
+    """From both sides: who is called, by the services' own settings, and nobody else."""
+    wanted = {
+        ("router", "worker", int(config("router")["OUTRIDER_ROUTER_WORKERS"].rpartition(":")[2])),
+        ("worker", "planner", int(config("worker")["OUTRIDER_WORKER_PLANNER"].rpartition(":")[2])),
+        ("planner", "valkey", container("valkey")["ports"][0]["containerPort"]),
+    }
+    assert edges("egress", "to") == wanted
+    assert edges("ingress", "from") == wanted
+    assert POLICIES["nothing-unless-allowed"]["spec"]["podSelector"] == {}
+
+
+def test_scrapes_are_let_in_where_monitors_look() -> None:
+    for monitor in objects("components/monitoring"):
+        name = monitor["spec"]["selector"]["matchLabels"][COMPONENT]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        (service_port,) = (
+            port
+            for port in one("Service", name)["spec"]["ports"]
+            if port["name"] == endpoint["port"]
+        )
+        named = {port["name"]: port["containerPort"] for port in container(name)["ports"]}
+        allowed = {
+            port["port"]
+            for rule in POLICIES[name]["spec"]["ingress"]
+            if all("namespaceSelector" in side for side in rule.get("from", ()))
+            for port in rule["ports"]
+        }
+        assert named[service_port["targetPort"]] in allowed
