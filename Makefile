@@ -1,4 +1,4 @@
-# make setup | up | test | test-matrix | soak | lint | gen | bench | bench-planner | clean
+# make setup | up | test | test-matrix | test-deploy | soak | lint | gen | bench | bench-planner | clean
 # Everything runs from .venv; `make up ARGS="--workers 2"` and `make test ARGS="-k tokens"` pass on.
 
 PYTHON3 ?= python3
@@ -8,9 +8,9 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
-CODE := lib services/router services/planner services/worker cli tests $(if $(wildcard benchmarks/*.py),benchmarks)
+CODE := lib services/router services/planner services/worker cli deploy tests $(if $(wildcard benchmarks/*.py),benchmarks)
 
-.PHONY: setup up test test-matrix lint gen bench bench-planner clean
+.PHONY: setup up test test-matrix test-deploy lint gen bench bench-planner clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,11 @@ test: setup
 # The five laws over all options, drafters, lengths, devices and families (a quarter of an hour).
 test-matrix: setup
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m matrix tests/matrix $(ARGS)
+
+# What wants tools of the platform: promtool, docker compose, kubectl, hadolint, kubernetes-validate.
+# A check whose tool is missing says so and is skipped.
+test-deploy: setup
+	@$(BIN)/python -m pytest -m deploy tests/deploy $(ARGS)
 
 # Thousands of rounds at random load, a few minutes; `make test` has a short form.
 SOAK_ROUNDS ?= 20000

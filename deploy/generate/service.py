@@ -83,9 +83,10 @@ TRAFFIC = Row(
             Query(f"sum(rate({_ROUTER}_generation_tokens_total[$__rate_interval]))", "delivered"),
         ),
         lines(
-            "Retries and ignored fields",
-            "Requests sent to a second worker before their first token, and fields without effect.",
+            "Second attempts and ignored fields",
+            "Choices sent to another worker, before or after their first token; fields without effect.",
             Query(f"sum(rate({_ROUTER}_retries_total[$__rate_interval]))", "retries"),
+            Query(f"sum(rate({_ROUTER}_migrations_total[$__rate_interval]))", "migrations"),
             Query(
                 f"sum by (field) (rate({_ROUTER}_ignored_fields_total[$__rate_interval]))",
                 "{{field}}",
@@ -128,18 +129,9 @@ LATENCY = Row(
             "s",
         ),
         lines(
-            "Mean latency",
-            "The middle of the distributions beside it, which long requests pull up.",
-            Query(
-                f"sum(rate({_ROUTER}_e2e_request_latency_seconds_sum[$__rate_interval]))"
-                f" / sum(rate({_ROUTER}_e2e_request_latency_seconds_count[$__rate_interval]))",
-                "request",
-            ),
-            Query(
-                f"sum(rate({_ROUTER}_time_to_first_token_seconds_sum[$__rate_interval]))"
-                f" / sum(rate({_ROUTER}_time_to_first_token_seconds_count[$__rate_interval]))",
-                "first token",
-            ),
+            "Time in line",
+            "Of admitted requests, before a worker gets them.",
+            *_quantiles(f"{_ROUTER}_request_queue_time_seconds"),
             unit="s",
         ),
     ),

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from outrider_runtime.settings import require_secret_beyond_loopback
+from outrider_runtime.tls import TlsFiles
 
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_DEADLINE_S = 5.0
@@ -62,9 +63,16 @@ def token_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return ((_TOKEN_KEY, f"Bearer {token}"),) if token else ()
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """An asyncio channel to `host:port`; calls pass `metadata=token_metadata(token)`."""
-    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+def open_channel(target: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
+    """An asyncio channel to `host:port`; calls pass `metadata=token_metadata(token)`.
+
+    Raises:
+        ConfigurationError: a file of `tls` cannot be read.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    options = [*CHANNEL_OPTIONS, *tls.channel_options()]
+    return grpc.aio.secure_channel(target, tls.channel_credentials(), options=options)
 
 
 @dataclass(frozen=True)
@@ -97,13 +105,14 @@ async def start_server(
     token: str | None,
     register: Callable[[grpc.aio.Server], None],
     services: Sequence[str],
+    tls: TlsFiles | None = None,
 ) -> RpcServer:
     """Bind, add health and reflection, and serve; port 0 takes a free one.
 
     Health starts as NOT_SERVING: the service says itself when it is ready.
 
     Raises:
-        ConfigurationError: beyond loopback without a token.
+        ConfigurationError: beyond loopback without a token, or a file of `tls` cannot be read.
         OSError: the port is taken or the host is not one of this machine's.
     """
     require_secret_beyond_loopback(host, token, "OUTRIDER_TOKEN")
@@ -116,13 +125,19 @@ async def start_server(
         (*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = _bind(server, f"{host}:{port}", tls)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {host}:{port}: is the port taken?") from error
     await server.start()
     running = RpcServer(server, bound, servicer, tuple(services))
     await running.set_serving(False)
     return running
+
+
+def _bind(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> int:
+    if tls is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, tls.server_credentials())
 
 
 class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]

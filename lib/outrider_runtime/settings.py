@@ -42,6 +42,32 @@ class ServiceSettings(BaseSettings):
         description="Shared secret that every gRPC call between services carries.",
     )
 
+    trace_endpoint: str = Field(
+        default="",
+        validation_alias=AliasChoices("trace_endpoint", "OUTRIDER_TRACE_ENDPOINT"),
+        description="Collector of OpenTelemetry traces (OTLP over gRPC); empty: none are kept.",
+    )
+    tls_ca_file: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("tls_ca_file", "OUTRIDER_TLS_CA_FILE"),
+        description="Authority of all services' certificates; set: gRPC between them uses TLS.",
+    )
+    tls_cert_file: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("tls_cert_file", "OUTRIDER_TLS_CERT_FILE"),
+        description="This service's certificate for gRPC, shown as a server and as a client.",
+    )
+    tls_key_file: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("tls_key_file", "OUTRIDER_TLS_KEY_FILE"),
+        description="Private key of that certificate.",
+    )
+    tls_server_name: str = Field(
+        default="",
+        validation_alias=AliasChoices("tls_server_name", "OUTRIDER_TLS_SERVER_NAME"),
+        description="Name in the servers' certificates, where it is not the one in the address.",
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -1,4 +1,4 @@
-"""The Kubernetes objects, read as text: names, selectors, ports, probes, limits and who may reach whom."""
+"""The Kubernetes objects, read as text: names, ports, probes, limits, and who may reach whom."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -164,23 +164,25 @@ def test_no_request_outlives_those_who_wait_for_it() -> None:
         assert waits == ["python", "-c", f"import time; time.sleep({PRE_STOP_S})"]
 
 
-def test_routers_know_every_worker_there_may_be() -> None:
-    replicas = workload("worker")["spec"]["replicas"]
-    assert addressed(config("router")["OUTRIDER_ROUTER_WORKERS"]) == replicas
-    for folder in ("components/autoscaling", "components/autoscaling-keda"):
-        (literal,) = kustomization(folder)["configMapGenerator"][0]["literals"]
-        scalers = [x["spec"] for x in objects(folder) if x["metadata"]["name"] == "worker"]
-        (most,) = (spec.get("maxReplicas") or spec.get("maxReplicaCount") for spec in scalers)
-        assert addressed(literal.partition("=")[2]) == most
-        assert all(spec["scaleTargetRef"]["kind"] == "StatefulSet" for spec in scalers)
+def test_routers_and_workers_find_others_by_headless_names() -> None:
+    """One name for all workers, and one for all planners, however many there are."""
+    for setting, scheme in (
+        (config("router")["OUTRIDER_ROUTER_WORKERS"], "dns:"),
+        (config("worker")["OUTRIDER_WORKER_PLANNER"], ""),
+    ):
+        assert setting.startswith(scheme)
+        name, _, port = setting.removeprefix(scheme).partition(":")
+        service = one("Service", name)["spec"]
+        assert service["clusterIP"] == "None"
+        assert int(port) in {each["port"] for each in service["ports"]}
 
 
-def addressed(workers: str) -> int:
-    """How many workers an address list names, which must be the first ones of the set."""
-    port = container("worker")["ports"][0]["containerPort"]
-    found = workers.split(",")
-    assert found == [f"worker-{i}.worker:{port}" for i in range(len(found))]
-    return len(found)
+@pytest.mark.parametrize("folder", ["components/autoscaling", "components/autoscaling-keda"])
+def test_who_is_scaled_has_no_fixed_number(folder: str) -> None:
+    scaled = {x["spec"]["scaleTargetRef"]["name"] for x in objects(folder)}
+    freed = {each["target"]["name"] for each in kustomization(folder)["patches"]}
+    assert "worker" in scaled
+    assert freed == scaled
 
 
 def edges(direction: str, peer: str) -> set[tuple[str, str, int]]:

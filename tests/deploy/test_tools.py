@@ -1,4 +1,4 @@
-"""The deployment as the platform's own tools judge it. A missing tool skips its checks, and says so.
+"""The deployment as the platform's own tools judge it; what lacks its tool is skipped and says so.
 
 `OUTRIDER_TEST_TOOLS` names a folder to look for tools in first.
 """

@@ -31,7 +31,7 @@ def _series(registry: CollectorRegistry) -> Mapping[str, frozenset[str]]:
                 label
                 for family in collector.collect()
                 if name.startswith(family.name)
-                for label in family._labelnames
+                for label in getattr(family, "_labelnames", ())
             }
         if name.endswith("_created"):
             continue

@@ -15,6 +15,7 @@ from outrider.common.v1 import common_pb2
 from outrider.worker.v1 import worker_pb2, worker_pb2_grpc
 from outrider_runtime.lifecycle import new_incarnation
 from outrider_runtime.rpc import RpcServer, start_server
+from outrider_runtime.tls import TlsFiles
 from tests.support import tiny_tokenizers as tiny
 
 Key = tuple[str, int]
@@ -71,6 +72,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     context_tokens: int = 512
     options: tuple[str, ...] = ()
     token: str | None = None
+    tls: TlsFiles | None = None
     ready: bool = True
     frozen: bool = False
     tokenizer: bytes = field(default_factory=tiny.byte_level_json)
@@ -106,6 +108,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self.token,
             lambda server: worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, server),
             ["outrider.worker.v1.WorkerService"],
+            self.tls,
         )
         self.port = self._server.port
         await self._server.set_serving(True)

@@ -23,6 +23,7 @@ from outrider_runtime.clock import Clock, SystemClock
 from outrider_runtime.lifecycle import new_incarnation
 from outrider_runtime.rpc import RpcServer, start_server
 from outrider_runtime.settings import is_loopback, require_secret_beyond_loopback
+from outrider_runtime.tls import tls_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,12 @@ async def start(settings: PlannerSettings, clock: Clock | None = None) -> Planne
     servicer = PlannerServicer(service)
     try:
         grpc = await start_server(
-            settings.grpc_host, settings.grpc_port, token, servicer.register, [SERVICE_NAME]
+            settings.grpc_host,
+            settings.grpc_port,
+            token,
+            servicer.register,
+            [SERVICE_NAME],
+            tls_files(settings),
         )
     except BaseException:
         await http.stop()

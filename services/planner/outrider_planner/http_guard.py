@@ -1,21 +1,20 @@
 """What every request must satisfy before a route sees it: host, origin, type and size of a body.
 
-A page that a browser shows can reach a server on its own machine: by a name that resolves to it
-(DNS rebinding), or by sending a form. So the host must be an address or a known name, an origin
-must be this server's own, and a body must be JSON, which no page can send elsewhere unasked.
+A page that a browser shows can reach its own machine (`outrider_runtime.http_guard`). So
+host and origin are checked, and a body must be JSON, which no page can send elsewhere unasked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
+
+from outrider_runtime.http_guard import ForeignRequest, check_host
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -65,22 +64,13 @@ class HttpGuard:
     async def _checked(self, scope: Message, receive: Receive) -> Receive:
         headers = Headers(scope=scope)
         if not (self.probes_by_name and scope["path"] in _OPEN_PATHS):
-            self._check_host(headers)
+            _check_host(headers, self.hosts)
         if scope["method"] not in _WITH_BODY:
             return receive
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise RefusedError(415, "the body must be of type application/json")
         return _replayed(await self._body(receive))
-
-    def _check_host(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        name = _host_name(f"//{host}")
-        if name is None or not (_is_address(name) or name in {"localhost", *self.hosts}):
-            raise RefusedError(421, f"this server does not go by the name {host!r}")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            raise RefusedError(403, f"requests from the origin {origin!r} are not answered")
 
     async def _body(self, receive: Receive) -> bytes:
         body = bytearray()
@@ -109,16 +99,8 @@ def _replayed(body: bytes) -> Receive:
     return receive
 
 
-def _host_name(url: str) -> str | None:
+def _check_host(headers: Headers, names: Collection[str]) -> None:
     try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        check_host(headers, names)
+    except ForeignRequest as error:
+        raise RefusedError(error.status, str(error)) from error

@@ -1,5 +1,6 @@
 """The HTTP application: routes, error handlers and middleware around one router's state."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -8,12 +9,12 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from outrider_router.access.admission import Admission
 from outrider_router.access.gate import Gate
+from outrider_router.description import ANSWERS, generated, gives, page, takes
 from outrider_router.http_guard import HttpGuard
 from outrider_router.metrics import RouterMetrics
 from outrider_router.metrics_workers import WorkerSeries
@@ -41,6 +42,8 @@ from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_runtime import __version__
 from outrider_runtime.clock import Clock, SystemClock
 from outrider_runtime.metrics import METRICS_CONTENT_TYPE, new_registry, render
+from outrider_runtime.tls import tls_files
+from outrider_runtime.tracing import tracer_for
 
 
 def build_state(settings: RouterSettings, clock: Clock | None = None) -> RouterState:
@@ -61,11 +64,13 @@ def build_state(settings: RouterSettings, clock: Clock | None = None) -> RouterS
             MostRoom(settings.affinity_slack),
             build_text,
             MoveLimits(settings.most_attempts, settings.resume_wait_s),
+            tls_files(settings),
         ),
         gate=_gate(settings, clock),
         metrics=RouterMetrics(series),
         series=series,
         text_threads=ThreadPoolExecutor(settings.text_threads, "text"),
+        tracer=tracer_for("router", settings),
     )
     _export_load(state)
     return state
@@ -93,6 +98,7 @@ def create_app(state: RouterState) -> FastAPI:
             yield
         finally:
             await state.registry.stop()
+            await asyncio.to_thread(state.tracer.close)
             state.text_threads.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(
@@ -125,75 +131,78 @@ def _add_generation_routes(app: FastAPI, state: RouterState) -> None:
     chat = GenerationEndpoint(state, ChatReader(), ChatWriter())
     completions = GenerationEndpoint(state, CompletionReader(), CompletionWriter())
 
-    @app.post("/v1/chat/completions", openapi_extra=_takes(ChatBody))
+    @app.post(
+        "/v1/chat/completions",
+        openapi_extra=takes(ChatBody),
+        responses=gives(generated("chat.completion"), streams=True),
+    )
     async def chat_completions(request: Request) -> Response:
+        """An assistant's message, whole or as a stream."""
         return await chat.answer(request)
 
-    @app.post("/v1/completions", openapi_extra=_takes(CompletionBody))
+    @app.post(
+        "/v1/completions",
+        openapi_extra=takes(CompletionBody),
+        responses=gives(generated("text_completion"), streams=True),
+    )
     async def text_completions(request: Request) -> Response:
+        """A text's continuation, whole or as a stream."""
         return await completions.answer(request)
 
 
 def _add_token_routes(app: FastAPI, state: RouterState) -> None:
     limit_bytes = state.settings.max_body_bytes
 
-    @app.post("/tokenize", openapi_extra=_takes(TokenizeBody))
+    @app.post("/tokenize", openapi_extra=takes(TokenizeBody), responses=gives(ANSWERS["tokens"]))
     async def tokenize(request: Request) -> Response:
+        """Token ids of a prompt, or of messages in the model's template."""
         return JSONResponse(await tokens.tokenize(state, await read_json(request, limit_bytes)))
 
-    @app.post("/detokenize", openapi_extra=_takes(DetokenizeBody))
+    @app.post("/detokenize", openapi_extra=takes(DetokenizeBody), responses=gives(ANSWERS["text"]))
     async def detokenize(request: Request) -> Response:
+        """The text of token ids."""
         return JSONResponse(await tokens.detokenize(state, await read_json(request, limit_bytes)))
 
 
 def _add_model_routes(app: FastAPI, state: RouterState) -> None:
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=gives(ANSWERS["models"]))
     async def list_models() -> dict[str, Any]:
+        """What is served right now."""
         return model_objects.model_list(state.registry.models())
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", responses=gives(ANSWERS["model"]))
     async def one_model(name: str) -> dict[str, Any]:
+        """One model."""
         return model_objects.model_object(served_model(state.registry, name))
 
 
 def _add_operator_routes(app: FastAPI, state: RouterState) -> None:
-    @app.get("/health")
+    @app.get("/health", responses=gives(ANSWERS["state"]))
     async def health() -> dict[str, str]:
         """The process answers; whether it can serve is for `/ready` to say."""
         return {"status": "alive"}
 
-    @app.get("/ready")
+    @app.get("/ready", responses=gives(ANSWERS["state"]))
     async def ready() -> Response:
+        """Whether a request would be served, and if not, why."""
         trouble = state.trouble()
         if trouble is None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "reason": trouble}, 503)
 
-    @app.get("/version")
+    @app.get("/version", responses=gives(ANSWERS["state"]))
     async def version() -> dict[str, str]:
+        """The router's version."""
         return {"version": __version__}
 
-    @app.get("/metrics")
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(page(app.openapi()))
+
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        """What the router counts, for Prometheus."""
         return Response(render(state.series), media_type=METRICS_CONTENT_TYPE)
-
-
-def _takes(body: type[BaseModel]) -> dict[str, Any]:
-    """The request body's schema for the API description; routes read the body themselves."""
-    schema = body.model_json_schema()
-    inlined = _inline(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined}}}}
-
-
-def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """The schema with references replaced by what they name."""
-    if isinstance(schema, list):
-        return [_inline(item, definitions) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {key: _inline(value, definitions) for key, value in schema.items()}
 
 
 async def _api_error(_request: Request, error: Exception) -> Response:

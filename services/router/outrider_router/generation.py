@@ -190,7 +190,7 @@ async def generating(
         GenerationFailed: the request failed before its first token.
     """
     clock, deadline_s = record.clock, record.started_s + order.limit_s
-    relay = Relay(registry, order.model, order.submissions, deadline_s, clock, record.metrics)
+    relay = Relay(registry, order.model, order.submissions, deadline_s, record)
     with closing(relay), _time_limit(relay, clock, deadline_s - clock.monotonic_s()):
         relay.start()
         news = await relay.next()

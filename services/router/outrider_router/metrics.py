@@ -10,6 +10,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outrider_router.tracing import RequestTrace
 from outrider_router.types import VerifyStep
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
@@ -148,6 +149,7 @@ class RequestRecord:
     outcome: Outcome | None = None
     time_to_first_token_s: float | None = None
     queued_s: float | None = None
+    trace: RequestTrace = field(default_factory=RequestTrace)
     _choices: dict[int, _ChoiceTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -194,6 +196,14 @@ class RequestRecord:
         if self.outcome is not None:
             return
         self.outcome = outcome
+        self.trace.end(
+            outcome,
+            {
+                "gen_ai.usage.input_tokens": self.prompt_tokens,
+                "gen_ai.usage.output_tokens": self.completion_tokens,
+                "outrider.spec.accepted_tokens": self.accepted_draft_tokens,
+            },
+        )
         seconds = self.seconds
         self.metrics.ended.labels(outcome).inc()
         self.metrics.prompt_tokens.inc(self.prompt_tokens)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from outrider_router.mailbox import Mailbox
-from outrider_router.metrics import RouterMetrics
+from outrider_router.metrics import RequestRecord
 from outrider_router.routing.fleet import Hold, Worker
 from outrider_router.routing.policy import Demand
 from outrider_router.routing.registry import NoWorker, Registry, ServedModel
@@ -25,8 +25,8 @@ from outrider_router.types import (
     Totals,
     Update,
 )
-from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
+from outrider_runtime.tracing import Span
 
 log = get_logger(__name__)
 
@@ -52,6 +52,7 @@ class _Leg:
     avoided: set[str] = field(default_factory=set)
     sent: Submission | None = None
     hold: Hold | None = None
+    span: Span | None = None
 
     @property
     def finished_by_length(self) -> bool:
@@ -72,7 +73,7 @@ class _Leg:
         tokens = len(self.submission.prompt_ids) + self.submission.sampling.max_tokens
         return Demand(1, tokens)
 
-    def resumed(self, deadline_ms: int) -> Submission:
+    def resumed(self, deadline_ms: int, traceparent: str) -> Submission:
         """What is sent for the next attempt."""
         self.attempts += 1
         self.began_at = len(self.received)
@@ -83,6 +84,7 @@ class _Leg:
             request_id=name if self.attempts == 1 else f"{name}~{self.attempts}",
             deadline_ms=deadline_ms,
             resumed_ids=tuple(self.received),
+            traceparent=traceparent,
         )
 
     def absorb(self, update: Update) -> Update:
@@ -106,8 +108,7 @@ class Relay:
         model: what must be served.
         submissions: the choices.
         deadline_s: on the clock, when the request's time is up.
-        clock: where time comes from.
-        metrics: counts moves.
+        record: the request's, for time, counts and traces.
     """
 
     def __init__(
@@ -116,14 +117,13 @@ class Relay:
         model: ServedModel,
         submissions: Sequence[Submission],
         deadline_s: float,
-        clock: Clock,
-        metrics: RouterMetrics,
+        record: RequestRecord,
     ) -> None:
         self._registry = registry
         self._model = model
         self._deadline_s = deadline_s
-        self._clock = clock
-        self._metrics = metrics
+        self._record = record
+        self._clock = record.clock
         self._legs = [_Leg(submission) for submission in submissions]
         self._mailbox = Mailbox(submissions)
         self._begun = False
@@ -175,7 +175,9 @@ class Relay:
         leg = self._legs[place]
         left_ms = int((self._deadline_s - self._clock.monotonic_s()) * 1000)
         # At least a millisecond, since 0 means no limit.
-        leg.sent = leg.resumed(max(left_ms, 1))
+        address, choice = worker.client.address, leg.submission.choice_index
+        leg.span = self._record.trace.attempt(self._model.name, address, choice, len(leg.received))
+        leg.sent = leg.resumed(max(left_ms, 1), leg.span.traceparent)
         leg.hold = Hold(worker, leg.demand)
         worker.client.send(leg.sent, lambda update: self._mailbox.deliver(place, update))
 
@@ -185,10 +187,14 @@ class Relay:
         if leg.hold is not None and leg.sent is not None:
             leg.hold.release()
             leg.hold.worker.client.drop(leg.sent)
+        if leg.span is not None:
+            leg.span.end()
 
     async def _after_end(self, place: int, end: Finish | Failure) -> Finish | Failure | None:
         """What the end of an attempt means for the choice: None if it goes on elsewhere."""
         leg = self._legs[place]
+        if leg.span is not None and isinstance(end, Failure):
+            leg.span.end(end.code.value)
         self._leave(place)
         if isinstance(end, Finish) and end.kind is FinishKind.CANCELLED:
             end = Failure(FailureCode.UNAVAILABLE, "the worker dropped the request")
@@ -245,7 +251,8 @@ class Relay:
             avoided = set()
 
     def _count_move(self, leg: _Leg, worker: Worker, failure: Failure) -> None:
-        counter = self._metrics.migrations if leg.received else self._metrics.retries
+        metrics = self._record.metrics
+        counter = metrics.migrations if leg.received else metrics.retries
         counter.inc()
         log.info(
             "choice_moved",

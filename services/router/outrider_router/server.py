@@ -24,10 +24,11 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
             taken.
     """
     settings.require_safe()
+    https = settings.https()
     listener = _listen(settings.host, settings.port)
     log.info("listening", host=settings.host, port=listener.getsockname()[1])
     state = build_state(settings)
-    server = quiet_server(create_app(state), timeout_graceful_shutdown=_CLOSE_LIMIT_S)
+    server = quiet_server(create_app(state), timeout_graceful_shutdown=_CLOSE_LIMIT_S, **https)
     running = asyncio.create_task(server.serve([listener]))
     stopping = asyncio.create_task(stop.wait())
     try:

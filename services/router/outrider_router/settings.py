@@ -9,6 +9,7 @@ from pydantic_settings import NoDecode
 from outrider_router.access.keys import KeyPolicy, policies_of_file, policy_of_entry
 from outrider_router.types import ReportLevel
 from outrider_runtime.settings import (
+    ConfigurationError,
     ServiceSettings,
     require_secret_beyond_loopback,
     settings_config,
@@ -54,6 +55,10 @@ class RouterSettings(ServiceSettings):
     api_keys_file: Path | None = Field(
         None, description="JSON file of hashed keys with their limits, see docs/operations.md."
     )
+    http_tls_cert_file: Path | None = Field(
+        None, description="Certificate for HTTPS; with it and its key, plain HTTP is not answered."
+    )
+    http_tls_key_file: Path | None = Field(None, description="Its private key.")
     http_names: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="Names, beside addresses and localhost, that keyless clients may call."
     )
@@ -93,6 +98,21 @@ class RouterSettings(ServiceSettings):
         """Raise `ConfigurationError` for a router that anybody could reach without a key."""
         keys = "".join(policy.sha256 for policy in self.key_policies())
         require_secret_beyond_loopback(self.host, keys, "OUTRIDER_ROUTER_API_KEYS")
+
+    def https(self) -> dict[str, str]:
+        """What the HTTP server needs for TLS; empty without.
+
+        Raises:
+            ConfigurationError: one of the two files is missing.
+        """
+        cert, key = self.http_tls_cert_file, self.http_tls_key_file
+        if cert is None and key is None:
+            return {}
+        if cert is None or key is None or not (cert.is_file() and key.is_file()):
+            raise ConfigurationError(
+                "HTTPS needs the files of OUTRIDER_ROUTER_HTTP_TLS_CERT_FILE and _HTTP_TLS_KEY_FILE"
+            )
+        return {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}
 
     def key_policies(self) -> list[KeyPolicy]:
         """The keys of both settings.

@@ -15,6 +15,7 @@ from outrider_router.metrics import RouterMetrics
 from outrider_router.routing.registry import Registry, ServedModel
 from outrider_router.settings import RouterSettings
 from outrider_runtime.clock import Clock
+from outrider_runtime.tracing import NoTracer, Tracer
 
 Result = TypeVar("Result")
 
@@ -34,6 +35,7 @@ class RouterState:
     metrics: RouterMetrics
     series: CollectorRegistry
     text_threads: ThreadPoolExecutor
+    tracer: Tracer = field(default_factory=NoTracer)
     draining: bool = field(default=False)
 
     @property

@@ -12,6 +12,8 @@ from outrider_runtime.lifecycle import stop_event
 from outrider_runtime.logs import get_logger
 from outrider_runtime.metrics import MetricsServer, serve_metrics
 from outrider_runtime.rpc import RpcServer, start_server
+from outrider_runtime.tls import tls_files
+from outrider_runtime.tracing import tracer_for
 from outrider_worker.assembly import Assembly, assemble
 from outrider_worker.constrain import GrammarCompiler, GrammarsUnavailable, Vocabulary
 from outrider_worker.engine.engine import Engine
@@ -88,11 +90,16 @@ class Worker:
         thread = _engine_thread(engine, settings.threads, on_failure)
         replica = _replica(assembly, thread)
         grammars = await asyncio.to_thread(_grammars, assembly)
-        rpc = WorkerRpc(replica, engine, grammars)
+        rpc = WorkerRpc(replica, engine, grammars, tracer_for("worker", settings))
         news.to(metrics.observe_news, rpc.deliver)
         records.to(metrics.observe_round, ring.append)
         server = await start_server(
-            settings.host, settings.port, settings.token_text, rpc.register, [SERVICE_NAME]
+            settings.host,
+            settings.port,
+            settings.token_text,
+            rpc.register,
+            [SERVICE_NAME],
+            tls_files(settings),
         )
         client = _planner_client(settings, assembly, ring, server.port)
         link = client.link if client else PlannerLink()
@@ -198,7 +205,8 @@ def _planner_client(
         drafters=assembly.drafter_traits,
         costs=parts.costs,
     )
-    targets = PlannerTargets(parse_targets(settings.planner), assembly.incarnation)
+    addresses = parse_targets(settings.planner)
+    targets = PlannerTargets(addresses, assembly.incarnation, tls=tls_files(settings))
     return PlannerClient(
         targets, settings.token_text, introduction, ring, parts.plans, parts.guard.snapshot
     )

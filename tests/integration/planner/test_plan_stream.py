@@ -119,6 +119,17 @@ async def test_a_stream_must_begin_with_a_hello(stream: WorkerStream) -> None:
     assert "hello" in (error.details() or "")
 
 
+async def test_a_stream_that_never_says_hello_is_ended(
+    stream: WorkerStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "HEARTBEAT_DEADLINE_S", 0.2)
+    error = await failure(stream)
+    assert (error.code(), error.details()) == (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "no hello within the deadline",
+    )
+
+
 @pytest.mark.parametrize("token", [None, "wrong"])
 async def test_without_the_token_nobody_talks(planner: PlannerProcess, token: str | None) -> None:
     async with worker_stream(planner, token) as stream:

@@ -38,6 +38,7 @@ OTHER_ENCODINGS = [
     for text in ('{"model": "tiny", "user": "\ud83d"}', '{"model": "tiny"}')
     for name in ("utf-16", "utf-16-le", "utf-32-be")
 ]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 # Changes to a good chat request: status, param, code.
 BAD_CHATS: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"messages": []}, 400, "messages", "invalid_value"),
@@ -59,7 +60,8 @@ BAD_CHATS: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"stream_options": {"include_usage": True}}, 400, "stream_options", "invalid_value"),
     ({"speculation": {"max_draft": -1}}, 400, "speculation.max_draft", "invalid_value"),
     ({"speculation": {"depth": 3}}, 400, "speculation.depth", "invalid_value"),
-    ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
+    ({"tools": [{"type": "function"}]}, 400, "tools[0].function", "invalid_value"),
+    ({"tools": TOOLS}, 400, "tools", "unsupported_parameter"),
     ({"logprobs": True}, 400, "logprobs", "unsupported_parameter"),
     ({"response_format": {"type": "json_object"}}, 400, "response_format", "unsupported_parameter"),
     ({"functions": [{}]}, 400, "functions", "unsupported_parameter"),
@@ -95,7 +97,7 @@ BAD_TEXTS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ["a"] * 17}, "prompt", "invalid_value"),
     ({"prompt": ["a"] * 9, "n": 2}, "prompt", "invalid_value"),
     ({"prompt": ["a"] * 2, "n": 17}, "n", "invalid_value"),
-    ({"prompt": "a", "echo": True}, "echo", "unsupported_parameter"),
+    ({"prompt": "a", "echo": True, "logprobs": 1}, "echo", "unsupported_parameter"),
     ({"prompt": "a", "suffix": "b"}, "suffix", "unsupported_parameter"),
     ({"prompt": "a", "logprobs": 0}, "logprobs", "unsupported_parameter"),
 ]
@@ -143,7 +145,6 @@ async def test_errors_below_the_api() -> None:
             (await http.get(CHAT), 405),
             (await http.delete("/v1/models"), 405),
             (await http.get("/v2/none"), 404),
-            (await http.get("/docs"), 404),
             (await http.get("/redoc"), 404),
             (await http.get("/v1/models/none"), 404),
             (await http.post("/tokenize", json={"model": "tiny"}), 400),
@@ -262,7 +263,7 @@ async def test_no_worker_is_503_and_not_ready() -> None:
         assert envelope(response)["type"] == "server_error"
         assert await router.metric("outrider_router_requests_total", outcome="unavailable") == 1
     async with running_router(ready=False) as router:
-        assert (await router.http.get("/ready")).json()["reason"] == "no workers are configured"
+        assert (await router.http.get("/ready")).json()["reason"] == "no workers are known"
 
 
 async def test_template_that_refuses_is_the_clients_error() -> None:

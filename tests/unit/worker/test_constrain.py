@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider_worker.constrain.source import compile_grammar, parser_limits
+from outrider_worker.constrain.source import GrammarRefused, compile_grammar, parser_limits
 from outrider_worker.constrain.vocabulary import allows
 from outrider_worker.engine.constraint import ConstraintFailed, ConstraintViolated
 from outrider_worker.engine.types import Grammar
@@ -94,6 +94,13 @@ def test_a_random_model_stays_within_regex_and_lark(seed: int) -> None:
     sums = 'start: term ("+" term){0,3}\nterm: /[1-9]/ | "(" start ")"'
     text = text_of(generate(lark(sums), seed))
     assert eval(text) >= 1
+
+
+def test_gbnf_is_read_as_what_it_means() -> None:
+    text = text_of(generate(lark('root ::= "a" [0-9]{2} | thing\nthing ::= "bc"'), 3))
+    assert re.fullmatch(r"a\d\d|bc", text)
+    with pytest.raises(GrammarRefused, match="GBNF cannot be read"):
+        begin(lark('root ::= "a" ('))
 
 
 @pytest.mark.parametrize("grammar", [schema(NESTED), schema({}), lark("start: /(.|\\n)*/")])

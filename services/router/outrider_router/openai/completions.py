@@ -8,7 +8,7 @@ from typing import Any
 
 from outrider_router.generation import Ending
 from outrider_router.openai.dialect import Answer, CallIds, Encoded
-from outrider_router.openai.errors import invalid
+from outrider_router.openai.errors import unsupported
 from outrider_router.openai.logprobs import completion_logprobs
 from outrider_router.openai.schema import CompletionBody, parse
 from outrider_router.text.model_text import ModelText
@@ -26,7 +26,7 @@ class CompletionReader:
         body = parse(CompletionBody, value)
         if body.echo and body.logprobs is not None:
             # A prompt's own logprobs would be part of the answer.
-            raise invalid("echo together with logprobs is not supported", "echo")
+            raise unsupported("echo", "together with logprobs is not supported")
         return body, body.prompt
 
     def characters(self, prompt: str | list[int]) -> int:

@@ -30,6 +30,7 @@ from outrider_router.openai.stream import EventStream, StreamLimits
 from outrider_router.openai.transport import ClientGone, read_json, until_disconnect
 from outrider_router.routing.registry import NoWorker, ServedModel
 from outrider_router.state import RouterState
+from outrider_router.tracing import RequestTrace
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -48,7 +49,14 @@ class GenerationEndpoint(Generic[Prompt]):
         Raises:
             ApiError: anything but success, before the first token.
         """
-        record = RequestRecord(self._state.metrics, self._state.clock, self._reader.endpoint)
+        record = RequestRecord(
+            self._state.metrics,
+            self._state.clock,
+            self._reader.endpoint,
+            trace=RequestTrace(
+                self._state.tracer, self._reader.endpoint, request.headers.get("traceparent", "")
+            ),
+        )
         try:
             value = await read_json(request, self._state.settings.max_body_bytes)
             work = self._respond(value, request, request.state.tenant, record)

@@ -20,6 +20,7 @@ from outrider_router.types import WorkerStatus
 from outrider_router.worker_client import Fetch, WorkerClient
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
+from outrider_runtime.tls import TlsFiles
 
 log = get_logger(__name__)
 
@@ -60,6 +61,7 @@ class Registry:
         picker: chooses among ready workers.
         build_text: makes a model's text side from its files; runs in a thread.
         moves: how far choices may move between workers.
+        tls: certificates for gRPC; None without TLS.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Registry:
         picker: WorkerPicker,
         build_text: BuildText,
         moves: MoveLimits,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._clock = clock
         self._picker = picker
@@ -82,7 +85,7 @@ class Registry:
         self._turn = random.randrange(1 << 16)
         self._fleet = Fleet(
             discovery,
-            lambda address: WorkerClient(address, token, clock, self._prepare),
+            lambda address: WorkerClient(address, token, clock, self._prepare, tls),
             lambda address: self._prefixes.forget({address}),
         )
 

@@ -6,6 +6,7 @@ the same letters written with other tokens are another text to it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from outrider_router.text.tool_formats import ARGUMENTS, CALL, NAME, ToolFormat
 
 # Blanks between thinking and answer; without a bound a model in doubt writes them for ever.
 _BLANKS = r"/[ \n]{0,4}/"
+# A letter behind a backslash, which says what it is already, or what would end the rule.
+_IN_PATTERN = re.compile(r"\\.|/|\n", re.DOTALL)
 _FREE_TEXT = "FREE_TEXT: /(?s:.+)/"
 
 
@@ -73,7 +76,12 @@ def json_rule(name: str, schema: str) -> str:
 
 def regex_rule(name: str, pattern: str) -> str:
     """A rule for text that matches a pattern."""
-    return f"{name}: /{pattern.replace('/', chr(92) + '/')}/"
+    return f"{name}: /{_IN_PATTERN.sub(_delimited, pattern)}/"
+
+
+def _delimited(match: re.Match[str]) -> str:
+    """A piece of a pattern as it may stand between slashes, on one line."""
+    return {"/": r"\/", "\n": r"\n"}.get(match.group(), match.group())
 
 
 def thinking_then(

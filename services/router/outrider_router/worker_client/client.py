@@ -28,6 +28,7 @@ from outrider_runtime.clock import Clock
 from outrider_runtime.heartbeat import Heartbeat, ReconnectBackoff
 from outrider_runtime.logs import get_logger
 from outrider_runtime.rpc import HEARTBEAT_DEADLINE_S, open_channel
+from outrider_runtime.tls import TlsFiles
 
 _DESCRIBE_INTERVAL_S = 1.0
 _TICK_S = 0.25
@@ -53,11 +54,20 @@ class WorkerClient:
         prepare: called with each description of a ready worker before the worker counts as ready;
             loads the model's text files with the function it is given. What it raises keeps the
             worker away.
+        tls: certificates; None without TLS.
     """
 
-    def __init__(self, address: str, token: str | None, clock: Clock, prepare: Prepare) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str | None,
+        clock: Clock,
+        prepare: Prepare,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self.address = address
         self._token = token
+        self._tls = tls
         self._clock = clock
         self._prepare = prepare
         self._status: WorkerStatus | None = None
@@ -123,7 +133,7 @@ class WorkerClient:
         """One connection's life; returns why it ended."""
         reasons: list[str] = []
         try:
-            async with open_channel(self.address) as channel:
+            async with open_channel(self.address, self._tls) as channel:
                 wire = WorkerWire(channel, self._token)
                 await self._describe(wire)
                 async with asyncio.TaskGroup() as tasks:

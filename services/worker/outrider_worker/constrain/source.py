@@ -5,7 +5,10 @@ stopped half-way, so that the library's own limits must bound it: fuel for the l
 the grammar.
 """
 
+import re
+
 from llguidance import LLMatcher, LLParserLimits
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from outrider_worker.constrain.matching import CompiledGrammar
 from outrider_worker.constrain.position import Position, error_text
@@ -22,6 +25,7 @@ from outrider_worker.engine.types import (
 # Between JSON's tokens. Without an upper bound a model that is not sure what comes next writes
 # blanks until its tokens are used up.
 _JSON_BLANKS = r"[\x20\x0A\x0D\x09]{1,64}"
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
 
 class GrammarRefused(RequestRefused):
@@ -74,7 +78,21 @@ def _library_source(grammar: Grammar) -> str:
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.LARK:
-            return LLMatcher.grammar_from_lark(grammar.text)
+            return LLMatcher.grammar_from_lark(_as_lark(grammar.text))
+
+
+def _as_lark(text: str) -> str:
+    """GBNF, which other servers' clients write, turned into Lark; Lark as it is.
+
+    Raises:
+        ValueError: looks like GBNF and is none.
+    """
+    if not _GBNF_RULE.search(text):
+        return text
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # the converter raises whatever happens to it on the way
+        raise ValueError(f"GBNF cannot be read: {error}") from error
 
 
 def _rewinds(start: LLMatcher, vocabulary: Vocabulary) -> bool:

@@ -18,7 +18,7 @@ from outrider.planner.v1 import planner_pb2 as wire
 from outrider.planner.v1 import planner_pb2_grpc as wire_grpc
 from outrider_runtime.heartbeat import Heartbeat, ReconnectBackoff
 from outrider_runtime.logs import get_logger
-from outrider_runtime.rpc import HEARTBEAT_INTERVAL_S, open_channel, token_metadata
+from outrider_runtime.rpc import HEARTBEAT_INTERVAL_S, token_metadata
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.guard import GuardSnapshot
 from outrider_worker.engine.plan_book import PlanBook
@@ -121,7 +121,7 @@ class PlannerClient:
         for target in order:
             before, self.link.target = self.link.connections, target
             try:
-                async with open_channel(target) as channel:
+                async with self._targets.channel(target) as channel:
                     await self._converse(channel, target, backoff)
             except Exception as error:  # a stream can end in many ways, none ends the client
                 _log.info("planner stream ended", planner=target, reason=_reason(error))

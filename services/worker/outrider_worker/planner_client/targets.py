@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider_runtime.logs import get_logger
 from outrider_runtime.rpc import open_channel
+from outrider_runtime.tls import TlsFiles
 
 _ANSWER_LIMIT_S = 2.0
 _log = get_logger(__name__)
@@ -73,11 +74,17 @@ class PlannerTargets:
         incarnation: str,
         check_s: float = 60.0,
         resolve: Resolve = resolve,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._targets = targets
         self._incarnation = incarnation
         self._check_s = check_s
         self._resolve = resolve
+        self._tls = tls
+
+    def channel(self, target: str) -> grpc.aio.Channel:
+        """A channel to one of them."""
+        return open_channel(target, self._tls)
 
     async def order(self) -> list[str]:
         """Addresses, the preferred one first. Names that nobody knows now are left out.
@@ -106,13 +113,13 @@ class PlannerTargets:
                 continue
             preferred = order[: order.index(present)] if present in order else order
             for target in preferred:
-                if await is_serving(target):
+                if await is_serving(target, self._tls):
                     return target
 
 
-async def is_serving(target: str) -> bool:
+async def is_serving(target: str, tls: TlsFiles | None = None) -> bool:
     """Whether a planner says that it serves; False too where nobody answers."""
-    async with open_channel(target) as channel:
+    async with open_channel(target, tls) as channel:
         try:
             answer = await health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(), timeout=_ANSWER_LIMIT_S

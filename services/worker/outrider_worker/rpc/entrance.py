@@ -39,13 +39,16 @@ class Entrance:
         inbox: Inbox,
         grammars: GrammarCompiler | None,
         answer: Callable[[TokenNews], None],
+        trace: Callable[[RequestKey, str, int], None] = lambda *_: None,
     ) -> None:
-        """answer: tells the router what became of a request that never got to the engine."""
+        """answer: tells the router what became of a request that never got to the engine.
+        trace: is told of each request with its trace context and its prompt's tokens."""
         self._owner = owner
         self._replica = replica
         self._inbox = inbox
         self._grammars = grammars
         self._answer = answer
+        self._trace = trace
         self._compiling: dict[RequestKey, asyncio.Task[None]] = {}
 
     def submit(self, message: wire.Submit) -> None:
@@ -57,6 +60,7 @@ class Entrance:
             failure = Failure(FailureCode.INVALID, "this id is already in use", "request_id")
             self._end(key, failure)
             return
+        self._trace(key, message.traceparent, len(message.prompt_ids))
         try:
             self._pass_on(self._spec(message))
         except RequestRefused as refused:

@@ -18,6 +18,7 @@ from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
 from outrider_runtime.heartbeat import Heartbeat
 from outrider_runtime.logs import get_logger
 from outrider_runtime.rpc import HEARTBEAT_INTERVAL_S
+from outrider_runtime.tracing import NoTracer, Tracer
 from outrider_worker.constrain import GrammarCompiler
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.types import Failure, TokenNews
@@ -26,6 +27,7 @@ from outrider_worker.rpc.convert import news_to_wire
 from outrider_worker.rpc.describe import asset_bytes, chat_template, describe
 from outrider_worker.rpc.entrance import Entrance
 from outrider_worker.rpc.outbox import Outbox
+from outrider_worker.rpc.traces import RequestTraces
 
 SERVICE_NAME = wire.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _ASSET_CHUNK_BYTES = 256 * 1024
@@ -36,7 +38,11 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
     """One replica offered to any number of routers."""
 
     def __init__(
-        self, replica: Replica, engine: Engine, grammars: GrammarCompiler | None = None
+        self,
+        replica: Replica,
+        engine: Engine,
+        grammars: GrammarCompiler | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """grammars: None where the model cannot be held to one.
 
@@ -46,6 +52,7 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
         self._chat_template = chat_template(replica.folder)
         self._engine = engine
         self._grammars = grammars
+        self._traces = RequestTraces(tracer or NoTracer())
         self._loop = asyncio.get_running_loop()
         self._outboxes: dict[str, Outbox] = {}
         self._numbers = itertools.count(1)
@@ -58,6 +65,7 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
         for item in news:
             if item.end is not None:
                 _log_end(item)
+                self._traces.end(item)
         self._loop.call_soon_threadsafe(self._dispatch, round_, news)
 
     def _dispatch(self, round_: int, news: Sequence[TokenNews]) -> None:
@@ -104,13 +112,16 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
             reader.cancel()
             del self._outboxes[owner]
             entrance.close()
+            self._traces.drop(owner)
             _log.info("router detached", router=owner)
 
     def _entrance(self, owner: str, outbox: Outbox) -> Entrance:
         def answer(news: TokenNews) -> None:
+            self._traces.end(news)
             outbox.put(self._tokens(self._engine.rounds, [news]))
 
-        return Entrance(owner, self._replica, self._engine.inbox, self._grammars, answer)
+        inbox, begin = self._engine.inbox, self._traces.begin
+        return Entrance(owner, self._replica, inbox, self._grammars, answer, begin)
 
     async def _read(self, requests: Any, entrance: Entrance, heartbeat: Heartbeat) -> None:
         async for request in requests:

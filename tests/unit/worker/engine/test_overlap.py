@@ -14,7 +14,15 @@ from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.streams import EmulatedStream
 from tests.support.device_scripted import DeviceScripted
-from tests.support.engines import Bench, greedy_text, prompts, request, static_plan, undisturbed
+from tests.support.engines import (
+    Bench,
+    greedy_text,
+    prompts,
+    request,
+    static_plan,
+    ticking,
+    undisturbed,
+)
 from tests.support.tiny_models import VOCAB_SIZE
 from tests.support.virtual_stream import HostClock, VirtualStream
 
@@ -203,6 +211,7 @@ def test_ngram_drafts_in_both_places_and_takes_the_cheaper(stream: EmulatedStrea
         static_plan("ngram", 4),
         device_drafter=DeviceNgramDrafter(8),
         stream=stream,
+        now_s=ticking(1.0),  # the host is slow, however busy the machine is
     )
     specs = [request(PROMPTS[0], 160)]
     answers = bench.run(*specs)

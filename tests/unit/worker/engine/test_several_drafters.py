@@ -52,7 +52,7 @@ def _bench(
         drafters=_loaded(twin),
         limits=_LIMITS,
         stream=stream or ImmediateStream(),
-        now_s=ticking(0.05),  # a host so slow that it had better not be waited for
+        now_s=ticking(1.0),  # a host so slow that it had better not be waited for
     )
 
 

@@ -30,6 +30,7 @@ class _GrammarKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GrammarKi
     GRAMMAR_KIND_JSON_SCHEMA: _GrammarKind.ValueType  # 1
     GRAMMAR_KIND_REGEX: _GrammarKind.ValueType  # 2
     GRAMMAR_KIND_LARK: _GrammarKind.ValueType  # 3
+    """Or GBNF, told by its "::="."""
 
 class GrammarKind(_GrammarKind, metaclass=_GrammarKindEnumTypeWrapper): ...
 
@@ -37,6 +38,7 @@ GRAMMAR_KIND_UNSPECIFIED: GrammarKind.ValueType  # 0
 GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.ValueType  # 1
 GRAMMAR_KIND_REGEX: GrammarKind.ValueType  # 2
 GRAMMAR_KIND_LARK: GrammarKind.ValueType  # 3
+"""Or GBNF, told by its "::="."""
 Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015
 
 class _FinishReason:

@@ -1,0 +1,65 @@
+"""Traces from the request to the worker, in memory instead of a collector."""
+
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from outrider_runtime.tracing import OtelTracer
+from tests.support.fake_worker import FakeWorker, resuming, saying
+from tests.support.router_stack import running_router, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SECRET = "a-word-of-the-prompt"
+GOOD: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": SECRET}]}
+CHAT = "/v1/chat/completions"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+
+
+async def test_a_trace_follows_the_request_to_each_worker_it_needs() -> None:
+    kept = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+
+    def script(submit: Any) -> Any:
+        fatal = {} if submit.resumed_ids else {"die_after": 3}
+        return resuming("abcdefgh", 1, gap_s=0.02, **fatal)(submit)
+
+    async with (
+        FakeWorker(script=script) as first,
+        FakeWorker(script=script) as second,
+        running_router(first, second) as router,
+    ):
+        workers = router.state.registry.workers.values()
+        await until(lambda: not any(w.trouble for w in workers), 5, "both ready")
+        router.state.tracer = OtelTracer(provider)
+        response = await router.http.post(CHAT, json=GOOD, headers={"traceparent": PARENT})
+        assert response.json()["choices"][0]["message"]["content"] == "abcdefgh"
+        submitted = [*first.submitted, *second.submitted]
+        spans = kept.get_finished_spans()
+        attempts = [span for span in spans if span.name == "worker.generate"]
+        (whole,) = [span for span in spans if span.name == "chat"]
+        assert whole.parent is not None
+        assert {f"{span.context.trace_id:032x}" for span in spans} == {TRACE}
+        assert {span.parent.span_id for span in attempts if span.parent} == {whole.context.span_id}
+        sent = {submit.traceparent.split("-")[2] for submit in submitted}
+        assert sent == {f"{span.context.span_id:016x}" for span in attempts}
+        assert len(attempts) == 2
+        resumed = sorted(span.attributes["outrider.resumed_tokens"] for span in attempts)
+        assert resumed[0] == 0
+        assert resumed[1] > 0
+        assert whole.attributes is not None
+        used = response.json()["usage"]["completion_tokens"]
+        assert whole.attributes["gen_ai.usage.output_tokens"] == used
+        assert whole.attributes["gen_ai.request.model"] == "tiny"
+        assert SECRET not in repr([dict(span.attributes or {}) for span in spans])
+
+
+async def test_without_a_collector_nothing_is_traced_or_sent() -> None:
+    async with FakeWorker(script=saying("ok")) as worker, running_router(worker) as router:
+        headers = {"traceparent": PARENT}
+        assert (await router.http.post(CHAT, json=GOOD, headers=headers)).status_code == 200
+        assert [submit.traceparent for submit in worker.submitted] == [""]
