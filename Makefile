@@ -56,7 +56,7 @@ gen: setup
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# Every claim about the planner, against simulated worlds (about a quarter of an hour on two cores),
+# Every claim about the planner, against simulated worlds (about half an hour on two cores),
 # and how many workers one planner holds.
 bench-planner: setup
 	-@OMP_NUM_THREADS=1 $(BIN)/outrider simulate --suite targets \

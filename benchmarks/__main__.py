@@ -3,12 +3,15 @@
 One name alone may be followed by options of its own: `python -m benchmarks peers --runs 5`.
 """
 
+import os
 import subprocess
 import sys
 
+from outrider_worker.__main__ import SPIN_COUNT
+
 ALL = (
     *("planner_plan", "planner_scale", "push_latency", "peers"),
-    *("rounds", "speculation", "predicted"),
+    *("rounds", "drafters", "speculation", "predicted"),
 )
 
 
@@ -28,7 +31,9 @@ def main() -> int:
 
 
 def _run(name: str, options: list[str]) -> int:
-    return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *options])
+    """With the environment that a worker gives itself."""
+    environment = {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}
+    return subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *options], env=environment)
 
 
 if __name__ == "__main__":

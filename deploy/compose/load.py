@@ -54,7 +54,7 @@ class Load:
             ValueError: the stream ended with an error or without its last event.
         """
         tokens = 0
-        with urllib.request.urlopen(self._request("/v1/chat/completions", self._body())) as events:
+        with urllib.request.urlopen(self._request("/v1/chat/completions", self.body())) as events:
             for line in events:
                 text = line.decode().strip().removeprefix("data: ")
                 if text == "[DONE]":
@@ -65,7 +65,8 @@ class Load:
                 tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
         raise ValueError("the stream ended early")
 
-    def _body(self) -> dict[str, object]:
+    def body(self) -> dict[str, object]:
+        """A request for one streamed answer."""
         return {
             "model": self.model,
             "messages": [{"role": "user", "content": random.choice(PROMPTS)}],

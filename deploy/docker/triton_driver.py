@@ -35,9 +35,15 @@ def build(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as stubs:
         library = folder / hashlib.sha256(source.read_bytes()).hexdigest()
         _compile(source, library, backend / "include", _stub(Path(stubs)))
+    write_command(folder, sys.executable)
+
+
+def write_command(folder: Path, python: str) -> Path:
+    """The command that hands out what `folder` holds, each file named by its source's digest."""
     command = folder / "cc"
-    command.write_text(_COMMAND.format(python=sys.executable))
+    command.write_text(_COMMAND.format(python=python))
     command.chmod(0o755)
+    return command
 
 
 def _stub(folder: Path) -> Path:

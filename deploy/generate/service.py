@@ -84,7 +84,7 @@ TRAFFIC = Row(
         ),
         lines(
             "Second attempts and ignored fields",
-            "Choices sent to another worker, before or after their first token; fields without effect.",
+            "Choices sent to another worker, begun or not, and fields without effect.",
             Query(f"sum(rate({_ROUTER}_retries_total[$__rate_interval]))", "retries"),
             Query(f"sum(rate({_ROUTER}_migrations_total[$__rate_interval]))", "migrations"),
             Query(

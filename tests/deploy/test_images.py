@@ -13,6 +13,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "deploy/docker"
+PYTHONS: tuple[dict[str, str], ...] = ({}, {"python_full_version": "3.11.0"})
 OURS = ("router", "planner", "worker")
 # torch's build for GPUs brings its own versions of these.
 WITH_TORCH = re.compile(r"nvidia-|cuda-|triton$")
@@ -42,9 +43,16 @@ def closure(name: str, extras: frozenset[str], seen: dict[str, set[str]]) -> Non
     except PackageNotFoundError:
         return
     for requirement in map(Requirement, required):
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+        if applies(requirement, extras):
             closure(requirement.name, frozenset(requirement.extras), seen)
+
+
+def applies(requirement: Requirement, extras: frozenset[str]) -> bool:
+    """Whether it is asked for, with any extra, by the oldest Python that serves or by this one."""
+    marker = requirement.marker
+    return marker is None or any(
+        marker.evaluate({"extra": extra, **python}) for extra in ("", *extras) for python in PYTHONS
+    )
 
 
 def test_every_package_of_the_images_is_pinned() -> None:

@@ -46,6 +46,41 @@ async def test_seeded_sampling_alone_under_load_and_without_speculation(demo_sta
     assert other != alone
 
 
+async def test_a_prescribed_form_with_logprobs_and_a_report(demo_stack: Stack) -> None:
+    """C01 on a real model: JSON of the schema, the same with and without speculation."""
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "known": {"type": ["null", "boolean"]}},
+        "required": ["city", "known"],
+        "additionalProperties": False,
+    }
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 40,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "strict": True, "schema": schema},
+        },
+        "extra_headers": {"x-speculation-report": "detailed"},
+    }
+    async with client(demo_stack) as openai:
+        create: Any = openai.chat.completions.create
+        answer, off = await create(**asked), await create(**asked, **SPECULATION_OFF)
+    (choice,) = answer.choices
+    assert json.loads(choice.message.content or "")["city"] in ("Paris", "Rome")
+    assert choice.message.content == off.choices[0].message.content
+    entries = choice.logprobs.content
+    assert bytes(b for entry in entries for b in entry.bytes).decode() == choice.message.content
+    assert all(len(entry.top_logprobs) == 3 for entry in entries)
+    told = answer.metrics["speculative_decoding"]
+    assert sum(told["acceptance_histogram"]) == told["num_spec_steps"]
+    assert off.metrics["speculative_decoding"]["num_spec_steps"] == 0
+
+
 async def test_a_live_planner_is_in_the_loop(demo_stack: Stack) -> None:
     """Statistics of what was served, and a plan with a version and a reason, are on show."""
     async with client(demo_stack) as openai:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 
 from outrider_router.access.admission import Admission
@@ -17,6 +18,7 @@ from outrider_router.access.gate import Gate
 from outrider_router.description import ANSWERS, generated, gives, page, takes
 from outrider_router.http_guard import HttpGuard
 from outrider_router.metrics import RouterMetrics
+from outrider_router.metrics_alias import VllmAlias
 from outrider_router.metrics_workers import WorkerSeries
 from outrider_router.middleware import ApiKeys, RequestContext
 from outrider_router.openai import models as model_objects
@@ -176,7 +178,17 @@ def _add_model_routes(app: FastAPI, state: RouterState) -> None:
         return model_objects.model_object(served_model(state.registry, name))
 
 
+def _alias(state: RouterState) -> CollectorRegistry | None:
+    if state.settings.metrics_alias == "none":
+        return None
+    alias = new_registry()
+    alias.register(VllmAlias(state.series, state.registry))
+    return alias
+
+
 def _add_operator_routes(app: FastAPI, state: RouterState) -> None:
+    alias = _alias(state)
+
     @app.get("/health", responses=gives(ANSWERS["state"]))
     async def health() -> dict[str, str]:
         """The process answers; whether it can serve is for `/ready` to say."""
@@ -202,7 +214,8 @@ def _add_operator_routes(app: FastAPI, state: RouterState) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """What the router counts, for Prometheus."""
-        return Response(render(state.series), media_type=METRICS_CONTENT_TYPE)
+        text = render(state.series) + (render(alias) if alias else b"")
+        return Response(text, media_type=METRICS_CONTENT_TYPE)
 
 
 async def _api_error(_request: Request, error: Exception) -> Response:

@@ -99,6 +99,21 @@ class RouterMetrics:
             ["field"],
             registry=registry,
         )
+        self.verify_steps = Counter(
+            "outrider_router_verify_steps",
+            "Rounds that judged drafts of ended requests.",
+            registry=registry,
+        )
+        self.verified_tokens = Counter(
+            "outrider_router_verified_draft_tokens",
+            "Drafts judged in them.",
+            registry=registry,
+        )
+        self.accepted_tokens = Counter(
+            "outrider_router_accepted_draft_tokens",
+            "Drafts among them that were right; never the token that follows them.",
+            registry=registry,
+        )
         self.retries = Counter(
             "outrider_router_retries",
             "Choices sent to another worker before their first token.",
@@ -208,6 +223,9 @@ class RequestRecord:
         self.metrics.ended.labels(outcome).inc()
         self.metrics.prompt_tokens.inc(self.prompt_tokens)
         self.metrics.generation_tokens.inc(self.completion_tokens)
+        self.metrics.verify_steps.inc(len(self.steps))
+        self.metrics.verified_tokens.inc(sum(step.verified_tokens for step in self.steps))
+        self.metrics.accepted_tokens.inc(sum(step.accepted_tokens for step in self.steps))
         if outcome in ("stop", "length"):
             self.metrics.request_seconds.observe(seconds)
         for times in self._choices.values():

@@ -9,6 +9,7 @@ Knows workers and token ids; knows nothing of text, HTTP or how answers are writ
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from outrider_router.mailbox import Mailbox
@@ -168,8 +169,10 @@ class Relay:
 
     def close(self) -> None:
         """Cancel whatever has not ended."""
-        for place in range(len(self._legs)):
-            self.cancel(place)
+        # A stack, so that trouble with one place leaves none of the others behind.
+        with ExitStack() as leaving:
+            for place in range(len(self._legs)):
+                leaving.callback(self.cancel, place)
 
     def _send(self, place: int, worker: Worker) -> None:
         leg = self._legs[place]
@@ -184,11 +187,11 @@ class Relay:
     def _leave(self, place: int) -> None:
         """The choice is no longer at the worker it was sent to."""
         leg = self._legs[place]
+        if leg.span is not None:
+            leg.span.end()
         if leg.hold is not None and leg.sent is not None:
             leg.hold.release()
             leg.hold.worker.client.drop(leg.sent)
-        if leg.span is not None:
-            leg.span.end()
 
     async def _after_end(self, place: int, end: Finish | Failure) -> Finish | Failure | None:
         """What the end of an attempt means for the choice: None if it goes on elsewhere."""

@@ -1,7 +1,7 @@
 """The router's settings, from the environment (`OUTRIDER_ROUTER_*`, and the common ones)."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
@@ -87,6 +87,9 @@ class RouterSettings(ServiceSettings):
     )
     drain_limit_s: float = Field(
         8.0, ge=0, description="Time that running requests get after SIGTERM."
+    )
+    metrics_alias: Literal["none", "vllm"] = Field(
+        "none", description="Show the series under another server's names too."
     )
     text_threads: int = Field(2, ge=1, description="Threads for templates and tokenising.")
     control_tokens_in_content: bool = Field(

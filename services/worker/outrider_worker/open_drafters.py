@@ -11,7 +11,9 @@ import torch
 
 from outrider_worker.attention import AttentionBackend
 from outrider_worker.engine.drafters import Drafters
+from outrider_worker.heads import shipped_head
 from outrider_worker.identity import file_digest, model_digest
+from outrider_worker.model.config import ModelError
 from outrider_worker.model.loader import LoadedModel
 from outrider_worker.model.resolve import resolve_model
 from outrider_worker.speculate.device import DeviceDrafter, StatefulDrafter
@@ -21,6 +23,8 @@ from outrider_worker.speculate.ngram import NgramDrafter
 
 MTP = "mtp"
 """The layers behind the target's own in its checkpoint."""
+HEAD = "head"
+"""The head that comes with the worker for its model."""
 DRAFT_PREFIX = "draft:"
 """Before the folder, file or hub id of a separate draft model."""
 
@@ -37,7 +41,7 @@ class Target:
 
 def names_a_checkpoint(name: str) -> bool:
     """Whether a drafter of this name is read from files."""
-    return name == MTP or name.startswith(DRAFT_PREFIX) or _is_path(name)
+    return name in (MTP, HEAD) or name.startswith(DRAFT_PREFIX) or _is_path(name)
 
 
 def open_drafters(names: Iterable[str], max_draft_tokens: int, target: Target) -> Drafters:
@@ -78,8 +82,23 @@ def _open(name: str, max_draft_tokens: int, target: Target) -> StatefulDrafter:
         return open_draft_model(path, loaded, max_draft_tokens, dtype, device, backend)
     from outrider_worker.speculate.checkpoints import open_drafter
 
-    folder = MTP if name == MTP else Path(name).expanduser()
+    folder = _folder(name, loaded)
     return open_drafter(folder, loaded, max_draft_tokens, dtype, device, backend)
+
+
+def _folder(name: str, target: LoadedModel) -> Path | str:
+    """What `open_drafter` is given for a name. Raises ModelError where no head comes along."""
+    if name == MTP:
+        return MTP
+    if name != HEAD:
+        return Path(name).expanduser()
+    head = shipped_head(target.folder)
+    if head is None:
+        raise ModelError(
+            f"no head comes with the worker for {target.folder.name}: "
+            "`outrider train-drafter` makes one"
+        )
+    return head
 
 
 def _is_path(name: str) -> bool:
@@ -88,7 +107,7 @@ def _is_path(name: str) -> bool:
 
 def _digest(name: str) -> str:
     """Of the files that a name stands for; nothing where it says all there is to know."""
-    if name == MTP or not names_a_checkpoint(name):
+    if name in (MTP, HEAD) or not names_a_checkpoint(name):
         return ""
     path = Path(name.removeprefix(DRAFT_PREFIX)).expanduser()
     if not path.exists():

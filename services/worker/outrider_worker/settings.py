@@ -27,7 +27,8 @@ class WorkerSettings(ServiceSettings):
     drafter: str = Field(
         "ngram,predicted",
         description="Those that draft, with commas between: ngram, suffix, predicted, a plug-in;"
-        " one of mtp, the folder of a trained head, draft:MODEL; or none.",
+        " one of head (the one shipped for the model), a trained head's folder, mtp, draft:MODEL;"
+        " or none.",
     )
     max_draft: int = Field(8, ge=0, le=64, description="Draft tokens at most, K.")
     verifier: Literal["sampler_match", "rejection", "relaxed"] = Field(

@@ -64,7 +64,7 @@ async def test_every_cut_position_gives_the_same_text_and_usage() -> None:
         FakeWorker(script=script) as second,
         running_router(first, second) as router,
     ):
-        for cut in (0, 1, 2, 7, 20):
+        for cut in (0, 1, 2, 7, 13):
             await both_ready(router)
             router.forget()
             first.submitted.clear()
@@ -241,16 +241,17 @@ async def test_tokens_of_another_life_are_dropped_and_end_the_stream_they_came_o
 
 
 async def test_totals_of_predictions_add_up_over_workers() -> None:
-    first_script = replace(
-        resuming(TEXT, 4)(worker_pb2.Submit()), predicted=[(3, 1), (5, 2)], die_after=2
-    )
+    def script(submit: worker_pb2.Submit) -> Script:
+        whole = resuming(TEXT, 4)(submit)
+        if submit.resumed_ids:
+            return replace(whole, predicted=[(2, 0), (4, 1)])
+        failure = worker_pb2.FAILURE_CODE_UNAVAILABLE
+        return replace(whole, rounds=whole.rounds[:2], predicted=[(3, 1), (5, 2)], failure=failure)
 
-    def second_script(submit: worker_pb2.Submit) -> Script:
-        return replace(resuming(TEXT, 4)(submit), predicted=[(2, 0), (4, 1)])
-
+    offers: dict[str, Any] = {"script": script, "options": ("prediction_ids",)}
     async with (
-        FakeWorker(script=first_script, options=("prediction_ids",)) as first,
-        FakeWorker(script=second_script, options=("prediction_ids",), running_requests=9) as second,
+        FakeWorker(**offers) as first,
+        FakeWorker(**offers) as second,
         running_router(first, second) as router,
     ):
         await both_ready(router)

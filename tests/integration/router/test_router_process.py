@@ -111,6 +111,19 @@ async def test_sigterm_ends_what_outlasts_the_limit_with_an_error() -> None:
         assert await asyncio.wait_for(router.process.wait(), 5) == 0
 
 
+async def test_a_killed_router_leaves_nothing_on_its_worker() -> None:
+    async with (
+        FakeWorker(script=saying(TEXT, 1, stall_after=3)) as worker,
+        router_process(worker) as router,
+    ):
+        await router.until_ready()
+        tasks = await begin_streams(router, worker)
+        router.process.kill()
+        await until(lambda: not worker.active, 6, "the worker has dropped all")
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, httpx2.TransportError) for end in ends)
+
+
 def test_bad_settings_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

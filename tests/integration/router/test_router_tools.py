@@ -142,7 +142,8 @@ async def test_without_tools_markers_are_text() -> None:
     """C06: no tools, or none to be called: no parser, and the text is whole."""
     async with serving(models.HERMES) as (worker, router):
         worker.script = saying(worker, HERMES_CALLS)
-        for options in ({}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
+        unused: list[Any] = [{}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}]
+        for options in unused:
             answer = (await ask(router, **options)).choices[0]
             assert answer.message.content == HERMES_CALLS
             assert (answer.finish_reason, answer.message.tool_calls) == ("stop", None)
@@ -232,8 +233,12 @@ async def test_earlier_calls_are_rendered_as_the_template_wants_them(
 ) -> None:
     async with serving(template) as (worker, router):
         call = {"id": "c", "function": {"name": "weather", "arguments": ARGUMENTS}}
-        said = {"role": "assistant", "content": None, "tool_calls": [call | {"type": "function"}]}
-        result = {"role": "tool", "tool_call_id": "c", "content": "Rain."}
+        said: Any = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [call | {"type": "function"}],
+        }
+        result: Any = {"role": "tool", "tool_call_id": "c", "content": "Rain."}
         await router.client.chat.completions.create(
             model="tiny", messages=[*MESSAGES, said, result]
         )

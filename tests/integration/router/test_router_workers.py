@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from outrider.worker.v1 import worker_pb2
+from outrider_router.text.template import Conversation
 from tests.support import tiny_tokenizers as tiny
 from tests.support.fake_worker import FakeWorker, Script, saying
 from tests.support.router_stack import HurriedClock, RunningRouter, running_router, until
@@ -199,7 +200,7 @@ async def test_prompts_go_only_to_workers_of_the_digest_that_tokenised_them() ->
         for _ in range(4):
             await router.client.chat.completions.create(**GOOD)
         assert (len(new.submitted), len(newer.submitted)) == (2, 2)
-        ids = served.text.encode_chat(GOOD["messages"])
+        ids = served.text.encode_chat(Conversation(GOOD["messages"])).ids
         assert all(list(s.prompt_ids) == ids for s in new.submitted + newer.submitted)
         assert list(old.submitted[0].prompt_ids) != ids
 

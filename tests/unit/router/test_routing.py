@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from outrider_runtime.clock import VirtualClock
 ONE = Demand(choices=1, kv_tokens=100)
 
 
-def worker(address: str, **known: int) -> Candidate:
+def worker(address: str, **known: Any) -> Candidate:
     return replace(Candidate(address, 0, 0, slots=32, kv_capacity_tokens=10_000), **known)
 
 
@@ -72,7 +73,7 @@ def test_prefixes_are_known_by_block_salt_and_newest_owner() -> None:
     index, prompt = PrefixIndex(most_blocks=6), list(range(3 * BLOCK_TOKENS + 5))
     index.learn(prompt, b"", "a")
     assert index.matches(prompt, b"") == {"a": 3 * BLOCK_TOKENS}
-    assert index.matches(prompt[: 2 * BLOCK_TOKENS - 1] + [7], b"") == {"a": BLOCK_TOKENS}
+    assert index.matches([*prompt[: 2 * BLOCK_TOKENS - 1], 7], b"") == {"a": BLOCK_TOKENS}
     assert index.matches(prompt, b"other tenant") == {}
     assert index.matches([7, *prompt], b"") == {}
     index.learn(prompt[:BLOCK_TOKENS], b"", "b")

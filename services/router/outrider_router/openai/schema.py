@@ -16,6 +16,22 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 MAX_TOP_LOGPROBS = 20
 Body = TypeVar("Body", bound=BaseModel)
+_TEXT_PART = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+}
+_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _TEXT_PART}]}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": _CONTENT,
+    },
+}
+# Described here, checked one by one in `openai.messages`.
+Messages = Annotated[list[Any], Field(min_length=1, json_schema_extra={"items": _MESSAGE})]
 # Types of faults whose own text names a class of ours.
 _TEXTS = {"model_type": "must be an object", "model_attributes_type": "must be an object"}
 _LOOSE = ConfigDict(extra="allow", strict=True, protected_namespaces=())
@@ -115,7 +131,7 @@ class ChatBody(GenerationBody):
     `openai.tools`.
     """
 
-    messages: Annotated[list[Any], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -155,7 +171,7 @@ class TokenizeBody(BaseModel):
 
     model: str
     prompt: str | None = None
-    messages: Annotated[list[Any], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     tools: Any = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(32)] = None
     add_special_tokens: bool | None = None

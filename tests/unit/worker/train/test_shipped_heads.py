@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+import torch
 from safetensors import safe_open
 
+from outrider_worker.attention import default_attention
 from outrider_worker.heads import shipped_head, shipped_heads
+from outrider_worker.model import resolve_model
+from outrider_worker.model.config import ModelError
+from outrider_worker.model.gguf import converted_folder
+from outrider_worker.model.loader import load_model
+from outrider_worker.open_drafters import Target, drafter_digests, open_drafters
 from outrider_worker.train.kinds import KINDS
 from tests.support.tiny_models import shared_tiny_llama
 
@@ -31,3 +39,20 @@ def test_every_head_is_a_checkpoint_with_a_card() -> None:
 def test_a_head_is_found_for_its_target_and_for_no_other(tmp_path: Path) -> None:
     assert shipped_head(shared_tiny_llama()) is None
     assert shipped_head(tmp_path) is None
+
+
+def test_a_model_without_one_is_told_how_to_get_one() -> None:
+    cpu = torch.device("cpu")
+    target = Target(load_model(shared_tiny_llama()), torch.float32, cpu, default_attention(cpu))
+    with pytest.raises(ModelError, match="outrider train-drafter"):
+        open_drafters(["ngram", "head"], 2, target)
+    assert drafter_digests(["head"]) == ("head",)
+
+
+@pytest.mark.e2e
+def test_the_demo_model_has_one() -> None:
+    demo = resolve_model("demo")
+    folder = demo if demo.is_dir() else converted_folder(demo, lambda step, done: None)
+    head = shipped_head(folder)
+    assert head is not None
+    assert head.name == "smollm2-135m-instruct"

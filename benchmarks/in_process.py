@@ -1,0 +1,216 @@
+"""Engines over one assembled worker, stepped by hand; each under a fixed plan or a planner's.
+
+*In process* means that nothing is sent: a planned engine's reports go through the wire's own codecs
+into the planner's core and its plans come back the same way, but no stream lies in between. Knows
+neither prompts nor what is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from outrider.planner.v1 import planner_pb2 as wire
+from outrider_planner.core.events import HoldPlan, PlannerConfig, PushPlan
+from outrider_planner.core.planner import Planner
+from outrider_planner.core.policies import parse
+from outrider_planner.rpc.codec import hello_from_wire, reports_from_wire
+from outrider_planner.rpc.plans import plan_to_wire
+from outrider_worker.assembly import Assembly
+from outrider_worker.engine.engine import Engine, EngineParts
+from outrider_worker.engine.guard import Guard
+from outrider_worker.engine.inbox import Submit
+from outrider_worker.engine.pages import PageAccount
+from outrider_worker.engine.plan_book import PlanBook
+from outrider_worker.engine.plans import Plan
+from outrider_worker.engine.prefix_cache import PrefixCache
+from outrider_worker.engine.records import RoundRecord
+from outrider_worker.engine.scheduler import Scheduler
+from outrider_worker.engine.tally import RecordRing
+from outrider_worker.engine.types import RequestSpec, TokenNews
+from outrider_worker.kv import PAGE_TOKENS
+from outrider_worker.planner_client.client import Introduction
+from outrider_worker.planner_client.convert import plan_from_wire, reports_to_wire
+
+_STREAM = 1
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of requests that were decoded together.
+
+    records: the rounds in which all of them decoded and nobody was prefilled. seconds: what those
+    took, host time included and the planner's left out.
+    """
+
+    token_ids: Mapping[str, tuple[int, ...]]
+    records: tuple[RoundRecord, ...]
+    seconds: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(record.emitted_tokens for record in self.records) / self.seconds
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Of one request."""
+        emitted = sum(record.emitted_tokens for record in self.records)
+        return emitted / sum(record.requests for record in self.records)
+
+
+class Planning(Protocol):
+    """Who puts plans into an engine's book."""
+
+    def begin(self, now_s: float) -> None:
+        """Requests are about to be decoded."""
+        ...
+
+    def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
+        """What the step left behind."""
+        ...
+
+
+class FixedPlan:
+    """One plan for ever."""
+
+    def __init__(self, plan: Plan, book: PlanBook) -> None:
+        book.offer(book.open_stream(), plan, time.monotonic())
+
+    def begin(self, now_s: float) -> None:
+        """Nothing to renew: the plan holds as long as it says."""
+
+    def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
+        """Nobody is told."""
+
+
+class PlannerCore:
+    """The planner's core, for one worker and without a store. It starts cold."""
+
+    def __init__(self, assembly: Assembly, parts: EngineParts, policy: str) -> None:
+        self._parts = parts
+        self._planner = Planner(PlannerConfig(policy=parse(policy)))
+        self._incarnation = assembly.incarnation
+        self._ring = RecordRing()
+        self._sequence = 0
+        self._interval_s, self._reported_s = 0.25, time.monotonic()
+        self._stream = parts.plans.open_stream()
+        hello = hello_from_wire(_hello(assembly, parts))
+        self._planner.on_hello(hello, _STREAM, self._reported_s)
+        self._plan(self._reported_s)
+
+    def begin(self, now_s: float) -> None:
+        self._parts.plans.renew(self._stream, now_s)
+
+    def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
+        """Report as often as the plan wants it; a plan that is due is in force with the next step.
+
+        Raises RuntimeError where the planner refuses a report or holds its plan.
+        """
+        for record in records:
+            self._ring.append(record)
+        if now_s - self._reported_s < self._interval_s:
+            return
+        self._reported_s = now_s
+        self._parts.plans.renew(self._stream, now_s)
+        taken = self._ring.take()
+        if any(record.requests or record.outcomes for record in taken):
+            self._report(taken, now_s)
+        self._planner.on_tick(now_s)
+        self._plan(now_s)
+
+    def _report(self, records: Sequence[RoundRecord], now_s: float) -> None:
+        self._sequence += 1
+        guard = self._parts.guard.snapshot()
+        message = reports_to_wire(self._sequence, records, guard, 0, self._ring.dropped_rounds)
+        reports = reports_from_wire(message)
+        outcome = self._planner.on_reports(self._incarnation, _STREAM, reports, now_s)
+        if outcome.rejected:
+            raise RuntimeError(f"the planner refused a report: {dict(outcome.rejected)}")
+
+    def _plan(self, now_s: float) -> None:
+        due = self._planner.next_due()
+        if due is None or due[0] > now_s:
+            return
+        for effect in self._planner.plan(self._incarnation, now_s):
+            if isinstance(effect, HoldPlan):
+                raise RuntimeError(f"no plan was found: {effect.reason}") from effect.error
+            if isinstance(effect, PushPlan):
+                plan = plan_from_wire(plan_to_wire(effect.plan))
+                self._interval_s = plan.report_interval_s
+                self._parts.plans.offer(self._stream, plan, now_s)
+        took_s = time.monotonic() - now_s
+        self._planner.planned(self._incarnation, now_s + took_s, took_s)
+
+
+class SteppedEngine:
+    """An engine of its own over the worker's model and seats; one of them decodes at a time."""
+
+    def __init__(self, parts: EngineParts, planning: Planning) -> None:
+        self._planning = planning
+        self._texts: dict[str, list[int]] = {}
+        self._records: list[RoundRecord] = []
+        self._engine = Engine(parts, self._on_news, self._records.append)
+
+    @classmethod
+    def fixed(cls, assembly: Assembly, plan: Plan) -> SteppedEngine:
+        """Does what the plan says whatever it costs: no guard."""
+        parts = _own_parts(assembly, Guard(enabled=False))
+        return cls(parts, FixedPlan(plan, parts.plans))
+
+    @classmethod
+    def planned(cls, assembly: Assembly, policy: str) -> SteppedEngine:
+        """As served: a planner that learns from request to request, and the guard."""
+        parts = _own_parts(assembly, Guard())
+        return cls(parts, PlannerCore(assembly, parts, policy))
+
+    def decode(self, specs: Sequence[RequestSpec]) -> Decoded:
+        """All of them at once, to their ends."""
+        self._texts = {spec.key.request_id: [] for spec in specs}
+        for spec in specs:
+            self._engine.inbox.put(Submit(spec))
+        self._planning.begin(time.monotonic())
+        kept: list[RoundRecord] = []
+        seconds = 0.0
+        while not self._engine.idle:
+            started_s = time.perf_counter()
+            self._engine.step()
+            took_s = time.perf_counter() - started_s
+            records, self._records[:] = tuple(self._records), ()
+            if records and all(r.requests == len(specs) and not r.prefill_tokens for r in records):
+                kept.extend(records)
+                seconds += took_s
+            self._planning.after_step(records, time.monotonic())
+        texts = {name: tuple(ids) for name, ids in self._texts.items()}
+        return Decoded(texts, tuple(kept), seconds)
+
+    def _on_news(self, _round: int, news: Sequence[TokenNews]) -> None:
+        for each in news:
+            self._texts[each.key.request_id].extend(each.token_ids)
+
+
+def _own_parts(assembly: Assembly, guard: Guard) -> EngineParts:
+    """The worker's parts with queues, pages and plans of its own, and no prefix cache."""
+    parts = assembly.parts
+    pages = PageAccount(
+        parts.pages.capacity_pages + 1, PAGE_TOKENS, PrefixCache(PAGE_TOKENS, enabled=False)
+    )
+    scheduler = Scheduler(parts.scheduler.limits, pages)
+    return replace(parts, scheduler=scheduler, pages=pages, plans=PlanBook(), guard=guard)
+
+
+def _hello(assembly: Assembly, parts: EngineParts) -> wire.Hello:
+    introduction = Introduction(
+        deployment=assembly.deployment,
+        incarnation=assembly.incarnation,
+        address="",
+        identity=assembly.identity,
+        limits=parts.scheduler.limits,
+        max_draft_tokens=parts.max_draft_tokens,
+        kv_capacity_tokens=parts.pages.capacity_pages * parts.pages.page_tokens,
+        row_buckets=assembly.row_ladder,
+        drafters=assembly.drafter_traits,
+        costs=parts.costs,
+    )
+    return introduction.hello()
