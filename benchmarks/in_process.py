@@ -24,7 +24,7 @@ from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.plans import Plan
+from outrider_worker.engine.plans import OFF, Plan
 from outrider_worker.engine.prefix_cache import PrefixCache
 from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import Scheduler
@@ -49,6 +49,10 @@ class Decoded:
     records: tuple[RoundRecord, ...]
     seconds: float
 
+    def __post_init__(self) -> None:
+        if not self.records:
+            raise RuntimeError("no round in which all requests decoded: ask for longer answers")
+
     @property
     def tokens_per_s(self) -> float:
         return sum(record.emitted_tokens for record in self.records) / self.seconds
@@ -56,15 +60,23 @@ class Decoded:
     @property
     def tokens_per_round(self) -> float:
         """Of one request."""
-        emitted = sum(record.emitted_tokens for record in self.records)
-        return emitted / sum(record.requests for record in self.records)
+        return sum(record.emitted_tokens for record in self.records) / self._request_rounds
+
+    @property
+    def verified_per_round(self) -> float:
+        """Drafts of one request."""
+        return sum(record.verified_tokens for record in self.records) / self._request_rounds
+
+    @property
+    def _request_rounds(self) -> int:
+        return sum(record.requests for record in self.records)
 
 
 class Planning(Protocol):
-    """Who puts plans into an engine's book."""
+    """Whose plans an engine has."""
 
-    def begin(self, now_s: float) -> None:
-        """Requests are about to be decoded."""
+    def plan(self) -> Plan:
+        """The present one."""
         ...
 
     def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
@@ -72,14 +84,15 @@ class Planning(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class FixedPlan:
     """One plan for ever."""
 
-    def __init__(self, plan: Plan, book: PlanBook) -> None:
-        book.offer(book.open_stream(), plan, time.monotonic())
+    fixed: Plan
 
-    def begin(self, now_s: float) -> None:
-        """Nothing to renew: the plan holds as long as it says."""
+    def plan(self) -> Plan:
+        """Whatever happened."""
+        return self.fixed
 
     def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
         """Nobody is told."""
@@ -94,14 +107,14 @@ class PlannerCore:
         self._incarnation = assembly.incarnation
         self._ring = RecordRing()
         self._sequence = 0
-        self._interval_s, self._reported_s = 0.25, time.monotonic()
-        self._stream = parts.plans.open_stream()
+        self._present, self._reported_s = OFF, time.monotonic()
         hello = hello_from_wire(_hello(assembly, parts))
         self._planner.on_hello(hello, _STREAM, self._reported_s)
         self._plan(self._reported_s)
 
-    def begin(self, now_s: float) -> None:
-        self._parts.plans.renew(self._stream, now_s)
+    def plan(self) -> Plan:
+        """The last one that was pushed."""
+        return self._present
 
     def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
         """Report as often as the plan wants it; a plan that is due is in force with the next step.
@@ -110,10 +123,9 @@ class PlannerCore:
         """
         for record in records:
             self._ring.append(record)
-        if now_s - self._reported_s < self._interval_s:
+        if now_s - self._reported_s < self._present.report_interval_s:
             return
         self._reported_s = now_s
-        self._parts.plans.renew(self._stream, now_s)
         taken = self._ring.take()
         if any(record.requests or record.outcomes for record in taken):
             self._report(taken, now_s)
@@ -137,9 +149,7 @@ class PlannerCore:
             if isinstance(effect, HoldPlan):
                 raise RuntimeError(f"no plan was found: {effect.reason}") from effect.error
             if isinstance(effect, PushPlan):
-                plan = plan_from_wire(plan_to_wire(effect.plan))
-                self._interval_s = plan.report_interval_s
-                self._parts.plans.offer(self._stream, plan, now_s)
+                self._present = plan_from_wire(plan_to_wire(effect.plan))
         took_s = time.monotonic() - now_s
         self._planner.planned(self._incarnation, now_s + took_s, took_s)
 
@@ -149,6 +159,7 @@ class SteppedEngine:
 
     def __init__(self, parts: EngineParts, planning: Planning) -> None:
         self._planning = planning
+        self._book = parts.plans
         self._texts: dict[str, list[int]] = {}
         self._records: list[RoundRecord] = []
         self._engine = Engine(parts, self._on_news, self._records.append)
@@ -156,8 +167,7 @@ class SteppedEngine:
     @classmethod
     def fixed(cls, assembly: Assembly, plan: Plan) -> SteppedEngine:
         """Does what the plan says whatever it costs: no guard."""
-        parts = _own_parts(assembly, Guard(enabled=False))
-        return cls(parts, FixedPlan(plan, parts.plans))
+        return cls(_own_parts(assembly, Guard(enabled=False)), FixedPlan(plan))
 
     @classmethod
     def planned(cls, assembly: Assembly, policy: str) -> SteppedEngine:
@@ -166,24 +176,44 @@ class SteppedEngine:
         return cls(parts, PlannerCore(assembly, parts, policy))
 
     def decode(self, specs: Sequence[RequestSpec]) -> Decoded:
-        """All of them at once, to their ends."""
+        """All of them at once, to their ends.
+
+        The plan is off until all have been prefilled: requests that are let in one after the other
+        would else be far apart, and the faster a drafter, the fewer rounds would have all of them.
+        """
         self._texts = {spec.key.request_id: [] for spec in specs}
         for spec in specs:
             self._engine.inbox.put(Submit(spec))
-        self._planning.begin(time.monotonic())
+        self._put(OFF)
         kept: list[RoundRecord] = []
-        seconds = 0.0
+        seconds, released = 0.0, False
         while not self._engine.idle:
-            started_s = time.perf_counter()
-            self._engine.step()
-            took_s = time.perf_counter() - started_s
-            records, self._records[:] = tuple(self._records), ()
-            if records and all(r.requests == len(specs) and not r.prefill_tokens for r in records):
-                kept.extend(records)
-                seconds += took_s
-            self._planning.after_step(records, time.monotonic())
+            records, took_s = self._step()
+            together = bool(records) and all(r.requests == len(specs) for r in records)
+            if together and not any(record.prefill_tokens for record in records):
+                kept += records if released else ()
+                seconds += took_s if released else 0.0
+                released = True
+            if released:
+                self._put(self._planning.plan())
         texts = {name: tuple(ids) for name, ids in self._texts.items()}
         return Decoded(texts, tuple(kept), seconds)
+
+    def _step(self) -> tuple[tuple[RoundRecord, ...], float]:
+        """The records of one step, and its seconds without the planning behind it."""
+        started_s = time.perf_counter()
+        self._engine.step()
+        took_s = time.perf_counter() - started_s
+        records, self._records[:] = tuple(self._records), ()
+        self._planning.after_step(records, time.monotonic())
+        return records, took_s
+
+    def _put(self, plan: Plan) -> None:
+        """In force from the next step on; a new stream, for the versions of two may be the same."""
+        now_s = time.monotonic()
+        self._book.offer(
+            self._book.open_stream(), replace(plan, version=max(plan.version, 1)), now_s
+        )
 
     def _on_news(self, _round: int, news: Sequence[TokenNews]) -> None:
         for each in news:

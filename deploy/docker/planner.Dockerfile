@@ -44,6 +44,6 @@ ENV OUTRIDER_PLANNER_GRPC_HOST=0.0.0.0 \
     OUTRIDER_PLANNER_HTTP_HOST=0.0.0.0
 USER 10001:10001
 EXPOSE 7070 7071
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-  CMD ["/venv/bin/python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7071/health', timeout=3)"]
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
+  CMD ["/venv/bin/python", "-IS", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7071/health', timeout=3)"]
 ENTRYPOINT ["/venv/bin/python", "-m", "outrider_planner"]

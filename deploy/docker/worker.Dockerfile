@@ -66,7 +66,7 @@ VOLUME /var/cache/outrider
 USER 10001:10001
 EXPOSE 7080 7180
 # Loading, compiling and measuring take minutes the first time.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20m --retries=3 \
+HEALTHCHECK --interval=10s --timeout=10s --start-period=20m --retries=3 \
   CMD ["/venv/bin/python", "-c", "import sys, grpc; from grpc_health.v1.health_pb2 import HealthCheckRequest as Q; from grpc_health.v1.health_pb2_grpc import HealthStub as H; sys.exit(H(grpc.insecure_channel('127.0.0.1:7080')).Check(Q(), timeout=3).status != 1)"]
 ENTRYPOINT ["/venv/bin/python", "-m", "outrider_worker"]
 

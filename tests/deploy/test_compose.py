@@ -150,6 +150,14 @@ def test_every_variable_is_in_the_example_with_its_default() -> None:
     assert not re.search(r"^[A-Z_]+=", ENVIRONMENT, re.MULTILINE)
 
 
+def test_the_store_answers_beyond_loopback_and_asks_who_it_is() -> None:
+    """Without its protected mode, which lets nobody in where the default user has no password."""
+    command = [str(part) for part in SERVICES["valkey"]["command"]]
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["--protected-mode"] == "no"
+    assert options["--aclfile"] == "/run/secrets/store/users.acl"
+
+
 def test_streams_may_end_before_a_container_is_killed() -> None:
     for name, setting in (
         ("router", "OUTRIDER_ROUTER_DRAIN_LIMIT_S"),

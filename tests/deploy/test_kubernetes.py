@@ -177,6 +177,11 @@ def test_routers_and_workers_find_others_by_headless_names() -> None:
         assert int(port) in {each["port"] for each in service["ports"]}
 
 
+def test_the_store_is_started_as_in_compose() -> None:
+    compose = yaml.safe_load((KUBERNETES.parents[1] / "docker-compose.yml").read_text())
+    assert container("valkey")["command"] == compose["services"]["valkey"]["command"]
+
+
 @pytest.mark.parametrize("folder", ["components/autoscaling", "components/autoscaling-keda"])
 def test_who_is_scaled_has_no_fixed_number(folder: str) -> None:
     scaled = {x["spec"]["scaleTargetRef"]["name"] for x in objects(folder)}

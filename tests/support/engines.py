@@ -79,6 +79,7 @@ class Answer:
     cached_prompt_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     accepted_tokens: int = 0
+    relaxed_tokens: int = 0
     ends: list[Finish | Failure] = field(default_factory=list)
     totals: SpeculationTotals | None = None
 
@@ -93,6 +94,7 @@ class Answer:
         self.logprobs.extend(news.logprobs)
         self.cached_prompt_tokens += news.cached_prompt_tokens
         self.accepted_tokens += news.accepted_tokens
+        self.relaxed_tokens += news.relaxed_tokens
         if news.end is not None:
             self.ends.append(news.end)
             self.totals = news.totals

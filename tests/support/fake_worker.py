@@ -20,6 +20,11 @@ from tests.support import tiny_tokenizers as tiny
 
 Key = tuple[str, int]
 MAX_DRAFT_TOKENS = 8
+ALL_OPTIONS = (
+    *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("min_tokens", "bad_words", "logprobs", "tenant_salt", "prediction_ids", "grammar"),
+)
+"""What a worker may offer beyond the basic options."""
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,11 @@ class RouterMetrics:
             "Drafts among them that were right; never the token that follows them.",
             registry=registry,
         )
+        self.relaxed_tokens = Counter(
+            "outrider_router_relaxed_draft_tokens",
+            "Of the accepted drafts, those that only relaxed acceptance let through.",
+            registry=registry,
+        )
         self.retries = Counter(
             "outrider_router_retries",
             "Choices sent to another worker before their first token.",
@@ -226,6 +231,7 @@ class RequestRecord:
         self.metrics.verify_steps.inc(len(self.steps))
         self.metrics.verified_tokens.inc(sum(step.verified_tokens for step in self.steps))
         self.metrics.accepted_tokens.inc(sum(step.accepted_tokens for step in self.steps))
+        self.metrics.relaxed_tokens.inc(sum(step.relaxed_tokens for step in self.steps))
         if outcome in ("stop", "length"):
             self.metrics.request_seconds.observe(seconds)
         for times in self._choices.values():

@@ -14,6 +14,7 @@ log = get_logger(__name__)
 
 _POLL_S = 0.05
 _CLOSE_LIMIT_S = 5
+_SEND_BUFFER_BYTES = 256 * 1024
 
 
 async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
@@ -28,7 +29,13 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
     listener = _listen(settings.host, settings.port)
     log.info("listening", host=settings.host, port=listener.getsockname()[1])
     state = build_state(settings)
-    server = quiet_server(create_app(state), timeout_graceful_shutdown=_CLOSE_LIMIT_S, **https)
+    server = quiet_server(
+        create_app(state),
+        # The application refuses politely what is complete; this ends what never is.
+        max_head_bytes=2 * settings.max_header_bytes,
+        timeout_graceful_shutdown=_CLOSE_LIMIT_S,
+        **https,
+    )
     running = asyncio.create_task(server.serve([listener]))
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -43,7 +50,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return listen(host, port)
+        return listen(host, port, _SEND_BUFFER_BYTES)
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 

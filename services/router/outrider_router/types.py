@@ -78,11 +78,15 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Speculation:
-    """The client's wishes about speculation; None, and no name, leave it to the deployment."""
+    """The client's wishes about speculation; None, and no name, leave it to the deployment.
+
+    relaxed: where the deployment allows it, drafts may hold that are nearly what the model says.
+    """
 
     enabled: bool | None = None
     max_draft_tokens: int | None = None
     drafter: str = ""
+    relaxed: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,10 +174,12 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class VerifyStep:
-    """One round that judged drafts: how many, and how many of them were right."""
+    """One round that judged drafts: how many, how many of them held, and how many of these only by
+    relaxed acceptance."""
 
     verified_tokens: int
     accepted_tokens: int
+    relaxed_tokens: int = 0
 
 
 class ReportLevel(Enum):

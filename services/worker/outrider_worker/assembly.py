@@ -30,7 +30,7 @@ from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.model.resolve import DEMO, resolve_model
 from outrider_worker.numerics import choose_dtype, probe_batch_invariance
 from outrider_worker.open_drafters import Target, drafter_digests, open_drafters
-from outrider_worker.open_verifier import open_verifier
+from outrider_worker.open_verifier import kept_bytes, open_verifier
 from outrider_worker.profile import (
     Profiler,
     load_costs,
@@ -99,7 +99,8 @@ def assemble(settings: WorkerSettings) -> Assembly:
     _report_numerics(loaded, dtype, device)
     target = Target(loaded, dtype, device, backend)
     drafters = open_drafters(settings.drafters, settings.max_draft, target)
-    pool = _pool(settings, target, drafters)
+    verifier = open_verifier(settings, target, drafters)
+    pool = _pool(settings, target, drafters, kept_bytes(verifier))
     limits = _limits(settings, loaded.config, (pool.pages - 1) * PAGE_TOKENS)
     size = SeatSize(
         limits.max_running_requests,
@@ -111,7 +112,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         loaded.model,
         pool,
         size,
-        open_verifier(settings, target, drafters),
+        verifier,
         drafters.devices,
         processed_logprobs=settings.logprobs == "processed",
     )
@@ -146,8 +147,10 @@ def assemble(settings: WorkerSettings) -> Assembly:
     )
 
 
-def _pool(settings: WorkerSettings, target: Target, drafters: Drafters) -> KvPool:
-    """The budget buys pages for the target and for a drafter's state, and the features' ring."""
+def _pool(settings: WorkerSettings, target: Target, drafters: Drafters, laws_bytes: int) -> KvPool:
+    """The budget buys pages for the target and for a drafter's state, the features' ring, and the
+    laws that a verifier keeps. Weights are not in it, neither the target's nor a drafter's.
+    """
     config, stateful = target.loaded.config, drafters.stateful
     ring_bytes = page_bytes = 0
     if stateful is not None:
@@ -155,7 +158,7 @@ def _pool(settings: WorkerSettings, target: Target, drafters: Drafters) -> KvPoo
         ring_bytes = ring_memory(
             stateful, settings.max_running, drafters.max_tokens, config.hidden_size, target.dtype
         )
-    budget_bytes = settings.kv_bytes - ring_bytes
+    budget_bytes = settings.kv_bytes - ring_bytes - laws_bytes
     pool = KvPool.for_budget(config, budget_bytes, target.dtype, target.device, page_bytes)
     _log.info(
         "memory shared out",
@@ -163,6 +166,7 @@ def _pool(settings: WorkerSettings, target: Target, drafters: Drafters) -> KvPoo
         target_kv_mib=_mib(pool.pages * PAGE_TOKENS * pool.bytes_per_token(config, target.dtype)),
         drafter_kv_mib=_mib(pool.pages * page_bytes),
         feature_ring_mib=_mib(ring_bytes),
+        draft_laws_mib=_mib(laws_bytes),
     )
     return pool
 

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.support.router_stack import Stack, running_stack
+from tests.support.fake_worker import ALL_OPTIONS, FakeWorker
+from tests.support.router_stack import Stack, running_router, running_stack
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -19,3 +20,17 @@ async def stack(shared_stack: Stack) -> AsyncIterator[Stack]:
     shared_stack.forget()
     yield shared_stack
     await shared_stack.until_idle()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_offering() -> AsyncIterator[Stack]:
+    async with FakeWorker(options=ALL_OPTIONS) as worker, running_router(worker) as router:
+        yield Stack(worker, router)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def offering(shared_offering: Stack) -> AsyncIterator[Stack]:
+    """As `stack`, with a worker that offers every option."""
+    shared_offering.forget()
+    yield shared_offering
+    await shared_offering.until_idle()

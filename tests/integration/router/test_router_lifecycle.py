@@ -124,7 +124,7 @@ async def test_slow_reader_is_cut_and_others_do_not_wait() -> None:
         body = (
             f'{{"model":"{name}","stream":true,"n":12,"messages":[{{"role":"user","content":""}}]}}'
         )
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         stuck.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         await until(lambda: worker.submitted, 2, "submitted")
         asked = GOOD | {"model": name, "max_tokens": 5}
@@ -155,7 +155,7 @@ async def test_failed_stream_is_closed_at_once(stack: Stack) -> None:
     stack.worker.script = saying("abcde", 1, failure=failing)
     reader, writer = await asyncio.open_connection(*stack.router.url[7:].split(":"))
     body = b'{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hi"}]}'
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     before = await asyncio.wait_for(reader.readuntil(b'{"error":'), 2)

@@ -79,8 +79,12 @@ async def test_parameters_reach_the_worker() -> None:
         assert submit.speculation.drafter == "suffix"
         assert sampling.max_tokens == worker.context_tokens - len(submit.prompt_ids), "clamped"
         assert submit.deadline_ms > 0
+        assert not submit.speculation.relaxed, "a seed is to give the same text again"
+        await ask(router, extra_body={"speculation": {"relaxed": False}})
         await ask(router)
-        later = worker.submitted[1]
+        _, strict, later = worker.submitted
+        assert not strict.speculation.relaxed
+        assert later.speculation.relaxed
         assert not later.speculation.HasField("enabled")
         assert not later.speculation.HasField("max_draft_tokens")
         assert not later.speculation.drafter

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from outrider.worker.v1 import worker_pb2
+from outrider_router.routing.discovery import Discovery
 from outrider_router.text.template import Conversation
 from tests.support import tiny_tokenizers as tiny
 from tests.support.fake_worker import FakeWorker, Script, saying
@@ -241,3 +242,38 @@ async def test_broken_tokenizer_is_logged_once_for_each_reason() -> None:
 
 def traces(lines: Any) -> int:
     return sum(line["event"] == "worker_link_failed" for line in lines)
+
+
+async def test_workers_come_and_go_with_the_addresses_of_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A headless service: who is new is used, who has left finishes what it has and gets no more."""
+    found: set[str] = set()
+
+    async def resolve(_name: str, _port: int) -> set[str]:
+        return set(found)
+
+    monkeypatch.setattr(Discovery.__init__, "__defaults__", (5.0, resolve))
+    async with (
+        FakeWorker(script=saying(TEXT, 1, stall_after=2)) as first,
+        FakeWorker(script=saying("second")) as second,
+        running_router("dns:workers:7080", ready=False, clock=HurriedClock(10)) as router,
+    ):
+        assert "no workers" in str(router.state.trouble())
+        found.add(first.address)
+        await router.until_ready(10)
+        running = asyncio.create_task(router.client.chat.completions.create(**GOOD))
+        await until(lambda: first.active, 3, "the first has it")
+        found.clear()
+        found.add(second.address)
+        workers = router.state.registry.workers
+        await until(
+            lambda: second.address in workers and not workers[second.address].trouble, 5, ""
+        )
+        assert workers[first.address].leaving
+        answer = await router.client.chat.completions.create(**GOOD)
+        assert answer.choices[0].message.content == "second"
+        first.resume.set()
+        assert (await running).choices[0].message.content == TEXT
+        await until(lambda: first.address not in workers, 5, "let go")
+        assert await router.metric("outrider_router_worker_up", worker=first.address) == 0

@@ -3,14 +3,24 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from outrider_worker.assembly import Assembly, assemble
+from outrider_worker.attention import default_attention
 from outrider_worker.identity import file_digest
 from outrider_worker.model.config import ModelError
-from outrider_worker.open_drafters import drafter_digests, names_a_checkpoint
+from outrider_worker.model.loader import load_model
+from outrider_worker.open_drafters import (
+    Target,
+    drafter_digests,
+    names_a_checkpoint,
+    open_drafters,
+)
+from outrider_worker.open_verifier import kept_bytes, open_verifier
 from outrider_worker.settings import WorkerSettings
 from outrider_worker.speculate.drafter import UnknownDrafter
-from tests.support.tiny_models import make_tiny_llama, shared_tiny_llama
+from tests.support.head_checkpoints import DRAFT_SETTINGS, Eagle3Weights, write_head
+from tests.support.tiny_models import VOCAB_SIZE, make_tiny_llama, shared_tiny_llama
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +54,32 @@ def test_host_drafters_and_a_draft_model_together(tmp_path: Path) -> None:
     capacity = [each.parts.pages.capacity_pages for each in (plain, both)]
     assert capacity[1] == pytest.approx(capacity[0] * 2 / 3, abs=2)
     assert plain.identity.digest != both.identity.digest
+
+
+def test_laws_are_no_wider_than_what_is_drafted(tmp_path: Path) -> None:
+    weights = Eagle3Weights.random(draft_vocab_size=64)
+    settings = {"draft_vocab_size": 64, "eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    tensors = {**weights.stored(), **weights.maps(VOCAB_SIZE)}
+    head = write_head(tmp_path, {**DRAFT_SETTINGS, **settings}, tensors)
+    cpu = torch.device("cpu")
+    target = Target(load_model(shared_tiny_llama()), torch.float32, cpu, default_attention(cpu))
+    wishes = WorkerSettings(verifier="rejection", max_running=8, max_draft=2)
+    small, whole = (open_drafters([name], 2, target) for name in (str(head), "ngram"))
+    assert kept_bytes(open_verifier(wishes, target, small)) == (8 + 1) * 2 * 64 * 4
+    assert kept_bytes(open_verifier(wishes, target, whole)) == (8 + 1) * 2 * VOCAB_SIZE * 4
+    assert kept_bytes(open_verifier(WorkerSettings(), target, small)) == 0
+
+
+def test_laws_are_paid_for_by_the_budget() -> None:
+    sizes = {"max_running": 8, "max_draft": 8}
+    match, rejection = (
+        _assembled("ngram", verifier=verifier, **sizes)
+        for verifier in ("sampler_match", "rejection")
+    )
+    capacity = [each.parts.pages.capacity_pages for each in (match, rejection)]
+    law_bytes, page_bytes = (8 + 1) * 8 * VOCAB_SIZE * 4, 0.01 * 2**30 / (capacity[0] + 1)
+    assert capacity[0] - capacity[1] == pytest.approx(law_bytes / page_bytes, abs=1)
+    assert capacity[0] > capacity[1]
 
 
 def test_another_drafter_is_another_engine(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Wire to engine: every option arrives, every bound is kept, every refusal has a name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_every_option_arrives() -> None:
             logprobs={"top_logprobs": 20},
             deadline_ms=500,
             prediction_ids=[9, 8],
-            speculation={"max_draft_tokens": 0, "drafter": "ngram"},
+            speculation={"max_draft_tokens": 0, "drafter": "ngram", "relaxed": True},
         )
     )
     assert spec.sampling == SamplingParams(
@@ -91,6 +92,7 @@ def test_every_option_arrives() -> None:
         stop_token_ids=frozenset({5, 6}),
         ignore_eos=True,
         top_logprobs=20,
+        relaxed=True,
     )
     assert spec.resumed_ids == (4,)
     assert spec.tenant_salt == b"s" * 64
@@ -183,8 +185,10 @@ def test_news_carry_logprobs_and_cached_tokens() -> None:
         end=Finish(FinishReason.LENGTH),
         logprobs=(TokenLogprobs(-0.5, (7, 9), (-0.5, -1.5)), TokenLogprobs(-2.0)),
         cached_prompt_tokens=32,
+        verified_tokens=4,
     )
-    message = news_to_wire(news, drafter_index=1)
+    message = news_to_wire(replace(news, accepted_tokens=1, relaxed_tokens=1), drafter_index=1)
+    assert (message.accepted_tokens, message.relaxed_tokens) == (1, 1)
     first, second = message.logprobs
     assert (first.logprob, list(first.top_ids), list(first.top_logprobs)) == (
         -0.5,
@@ -192,7 +196,7 @@ def test_news_carry_logprobs_and_cached_tokens() -> None:
         [-0.5, -1.5],
     )
     assert (second.logprob, list(second.top_ids)) == (-2.0, [])
-    assert message.cached_prompt_tokens == 32
+    assert (message.cached_prompt_tokens, message.verified_tokens) == (32, 4)
     assert message.finish.reason == wire.FINISH_REASON_LENGTH
     plain = news_to_wire(TokenNews(news.key, (7,)), drafter_index=0)
     assert (len(plain.logprobs), plain.cached_prompt_tokens) == (0, 0)

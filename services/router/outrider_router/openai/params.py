@@ -144,10 +144,12 @@ def _max_tokens(body: GenerationBody) -> int | None:
 
 
 def _speculation(body: GenerationBody) -> Speculation:
-    wanted = body.speculation
+    """A seed asks for a text that can be had again, which relaxed acceptance does not promise."""
+    wanted, relaxed = body.speculation, body.seed is None
     if wanted is None:
-        return Speculation()
-    return Speculation(wanted.enabled, wanted.max_draft, wanted.drafter or "")
+        return Speculation(relaxed=relaxed)
+    relaxed = relaxed and wanted.relaxed is not False
+    return Speculation(wanted.enabled, wanted.max_draft, wanted.drafter or "", relaxed)
 
 
 def _prediction(body: GenerationBody, offer: Offer) -> str:

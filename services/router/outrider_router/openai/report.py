@@ -57,6 +57,7 @@ def speculation_of(
         "num_spec_steps": len(steps),
         "num_accepted_draft_tokens": sum(accepted),
         "num_draft_tokens": sum(drafted),
+        "num_relaxed_draft_tokens": sum(step.relaxed_tokens for step in steps),
         "num_spec_tokens": longest,
     }
     if level is ReportLevel.DETAILED:

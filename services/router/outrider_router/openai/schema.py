@@ -53,6 +53,7 @@ class SpeculationField(BaseModel):
     enabled: bool | None = None
     max_draft: Annotated[int, Field(ge=0, le=1024)] | None = None
     drafter: Annotated[str, Field(max_length=64)] | None = None
+    relaxed: bool | None = None
 
 
 class GenerationBody(BaseModel):

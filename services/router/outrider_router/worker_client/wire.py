@@ -139,6 +139,7 @@ def submit_message(submission: Submission) -> Outgoing:
                 enabled=wishes.enabled,
                 max_draft_tokens=wishes.max_draft_tokens,
                 drafter=wishes.drafter,
+                relaxed=wishes.relaxed,
             ),
         )
     )
@@ -218,7 +219,7 @@ def _logprobs(entry: worker_pb2.TokenLogprobs) -> TokenLogprobs:
 def _steps(news: worker_pb2.RequestTokens) -> tuple[VerifyStep, ...]:
     if not news.verified_tokens:
         return ()
-    return (VerifyStep(news.verified_tokens, news.accepted_tokens),)
+    return (VerifyStep(news.verified_tokens, news.accepted_tokens, news.relaxed_tokens),)
 
 
 def _totals(message: worker_pb2.SpeculationTotals) -> Totals:

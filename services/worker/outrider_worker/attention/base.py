@@ -9,7 +9,7 @@ the sizes of a key and of a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -72,6 +72,15 @@ class Rows:
             lengths=self.lengths[which],
             page_table=self.page_table,
         )
+
+    def contiguous(self) -> Rows:
+        """The same table with columns that a kernel can read as arrays: views may repeat entries.
+
+        The page table stays what it is, strided or not.
+        """
+        columns = ("token_ids", "positions", "slots", "sequence", "lengths")
+        strided = [name for name in columns if not getattr(self, name).is_contiguous()]
+        return replace(self, **{name: getattr(self, name).contiguous() for name in strided})
 
     def padded_to(self, count: int) -> Rows:
         """The same table with padding rows at its end, at least `count` rows long."""

@@ -58,7 +58,7 @@ class RowAttention:
         require_chains(rows, window)
         if pool.values_in_keys or pool.value_dim % LANES or pool.dtype is not torch.float32:
             return self._blocks.plan(rows, pool, query_heads, scale, window)
-        return RowPlan(self._team, rows, pool, query_heads, scale, window)
+        return RowPlan(self._team, rows.contiguous(), pool, query_heads, scale, window)
 
 
 class RowPlan:

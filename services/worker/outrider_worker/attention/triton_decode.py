@@ -106,7 +106,7 @@ class TritonAttention:
     ) -> AttentionPlan:
         """Tile sizes and scratch of one forward; looks at shapes only, never at values."""
         require_chains(rows, window)
-        return _TritonPlan(rows, pool, query_heads, scale, window or 0)
+        return _TritonPlan(rows.contiguous(), pool, query_heads, scale, window or 0)
 
 
 @dataclass(frozen=True)

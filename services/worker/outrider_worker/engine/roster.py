@@ -5,7 +5,7 @@ rounds, plans, the device's results.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider_worker.engine.commit import Commit, end_ids
 from outrider_worker.engine.constraint import ConstraintFailed
@@ -95,10 +95,12 @@ class Roster:
         turn: Turn,
         logprobs: Sequence[TokenLogprobs] = (),
         verified: int = 0,
+        relaxed: int = 0,
     ) -> None:
         """Append what a step brought a request, tell it, and end it if that was the end.
 
-        verified: drafts of the request that the step judged.
+        verified: drafts of the request that the step judged; relaxed: of the accepted ones, those
+            that held by relaxation.
         """
         first = request.emitted_here == 0
         token_ids = commit.token_ids
@@ -117,6 +119,7 @@ class Roster:
             cached_prompt_tokens=_cached_prompt_tokens(request) if first else 0,
             totals=request.totals.copy() if request.spec.prediction_ids else None,
             verified_tokens=verified,
+            relaxed_tokens=relaxed,
         )
         if finish is not None:
             self.end(request, finish, turn, news)
@@ -129,20 +132,8 @@ class Roster:
         """A request's last news, after which nothing of it is left."""
         self._forget(request, turn)
         last = last or TokenNews(request.spec.key, (), drafter=request.drafter)
-        self._news.append(
-            TokenNews(
-                last.key,
-                last.token_ids,
-                last.accepted_tokens,
-                last.drafter,
-                end,
-                request.totals,
-                request.emitted_here,
-                last.logprobs,
-                last.cached_prompt_tokens,
-                last.verified_tokens,
-            )
-        )
+        totals, emitted_tokens = request.totals, request.emitted_here
+        self._news.append(replace(last, end=end, totals=totals, emitted_tokens=emitted_tokens))
 
     def _submit(self, command: Submit, turn: Turn) -> None:
         """Take a request in, or tell it why not.

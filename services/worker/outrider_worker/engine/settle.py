@@ -67,14 +67,15 @@ class Settler:
         commit = commit_run(outcome.emitted, outcome.accepted, request.room_tokens, ends)
         turn.note_draft(request, member.draft, outcome.verified, commit.accepted_tokens)
         turn.accepted_tokens += commit.accepted_tokens
-        turn.relaxed_tokens += min(outcome.relaxed, commit.accepted_tokens)
+        relaxed = min(outcome.relaxed, commit.accepted_tokens)
+        turn.relaxed_tokens += relaxed
         turn.emitted_tokens += len(commit.token_ids)
         if self._drafting.upkeep.in_cohort(request):
             turn.tried_requests += 1
             turn.tried_tokens += len(commit.token_ids)
         self._note_fed(flight, request, commit)
         request.draft = next_draft
-        self._roster.give(request, commit, turn, outcome.logprobs, outcome.verified)
+        self._roster.give(request, commit, turn, outcome.logprobs, outcome.verified, relaxed)
 
     def _settle_first(
         self, member: Member, first: FirstToken, next_draft: Draft, flight: Flight

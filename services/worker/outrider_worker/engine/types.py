@@ -301,7 +301,7 @@ class TokenNews:
         between two of them, by a stop string.
     logprobs: one entry for each token, or none at all.
     cached_prompt_tokens: prompt tokens that the prefix cache gave; set with the first token.
-    verified_tokens: drafts that the round verified.
+    verified_tokens: drafts that the round verified. relaxed_tokens: of the accepted, by relaxation.
     """
 
     key: RequestKey
@@ -314,3 +314,4 @@ class TokenNews:
     logprobs: tuple[TokenLogprobs, ...] = ()
     cached_prompt_tokens: int = 0
     verified_tokens: int = 0
+    relaxed_tokens: int = 0

@@ -120,6 +120,7 @@ def news_to_wire(news: TokenNews, drafter_index: int) -> wire.RequestTokens:
         logprobs=[_logprobs(entry) for entry in news.logprobs],
         cached_prompt_tokens=news.cached_prompt_tokens,
         verified_tokens=news.verified_tokens,
+        relaxed_tokens=news.relaxed_tokens,
     )
     match news.end:
         case Finish(reason, stop_token_id):

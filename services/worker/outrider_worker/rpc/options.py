@@ -77,6 +77,7 @@ def sampling_params(message: wire.Submit, vocab_size: int) -> SamplingParams:
         stop_token_ids=frozenset(options.stop_token_ids),
         ignore_eos=options.ignore_eos,
         top_logprobs=_top_logprobs(message),
+        relaxed=message.speculation.relaxed,
     )
 
 

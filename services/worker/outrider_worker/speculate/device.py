@@ -125,6 +125,16 @@ class FedRows:
 
 
 @runtime_checkable
+class DraftsSomeTokens(Protocol):
+    """What a drafter offers besides whose vocabulary may be smaller than the target's."""
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        """[C] int64, the only tokens it ever drafts; None for all."""
+        ...
+
+
+@runtime_checkable
 class StatefulDrafter(DeviceDrafter, Protocol):
     """A device drafter whose state is a function of the committed tokens and their features.
 

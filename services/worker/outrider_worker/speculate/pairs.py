@@ -71,6 +71,11 @@ class PairDrafter(ABC):
         return FeatureSpec(self._first.boundaries)
 
     @property
+    def draft_ids(self) -> Tensor | None:
+        """See DraftsSomeTokens."""
+        return self._first.kept_ids
+
+    @property
     def kv_bytes_per_token(self) -> int:
         return KvPool.bytes_per_token(self._first.config, self._dtype)
 

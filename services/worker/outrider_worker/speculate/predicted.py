@@ -4,8 +4,8 @@ Host drafter, no device memory. A cursor runs through the predicted tokens besid
 the answer departs, the cursor is set anew: to the place whose tokens agree with the longest end of
 the answer, the nearest one ahead where several do. With none, one token is taken for replaced by
 one other; after that nothing is drafted until the answer comes back to the prediction. Every place
-that proves wrong raises what the next one must show, so a prediction that is of no use costs little:
-after sixteen in a row it is given up.
+that proves wrong raises what the next one must show, so a prediction of no use costs little: after
+sixteen in a row it is given up.
 
 Knows: how an edited text lies beside the original. Does not know: text, requests, what is accepted.
 Deterministic given the tokens, so any choice of rows to verify is lossless. The idea is OpenAI's

@@ -89,7 +89,7 @@ class RejectionVerifier:
     name = "rejection"
 
     def __init__(self, laws: DraftLaws) -> None:
-        self._laws = laws
+        self.laws = laws
 
     @property
     def lossless_cut(self) -> Cut:
@@ -97,12 +97,12 @@ class RejectionVerifier:
 
     def chooser(self, sampling: RowSampling) -> Chooser:
         """See Verifier.chooser."""
-        self._laws.forget(sampling.rows.seat)
-        return RejectionChooser(sampling, self._laws)
+        self.laws.forget(sampling.rows.seat)
+        return RejectionChooser(sampling, self.laws)
 
     def given(self, seats: Tensor) -> None:
         """See Verifier.given."""
-        self._laws.forget(seats)
+        self.laws.forget(seats)
 
     def verify(self, rows: JudgedRows) -> Verdict:
         """See Verifier.verify. The token behind a draft that holds throughout is the target's own
@@ -124,7 +124,7 @@ class RejectionVerifier:
         index = rows.index[:, None] + rows.places
         seats = rows.seats[:, None].expand_as(index).flatten()
         u = _noise(rows.sampling, seats, index.flatten(), Purpose.ACCEPT).view_as(index)
-        q = self._laws.masses(rows.seats, rows.drafts)
+        q = self.laws.masses(rows.seats, rows.drafts)
         return leading(accepts(u, rows.draft_masses(), q), rows)
 
     def _replacements(self, rows: JudgedRows, place: Tensor, judging: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class RejectionVerifier:
         drafts, tokens = rows.draft_at(place), []
         for at in range(0, max(len(judging), 1), _REQUESTS_AT_ONCE):
             part = slice(at, at + _REQUESTS_AT_ONCE)
-            q = self._laws.law_at(rows.seats[part], place[part], drafts[part])
+            q = self.laws.law_at(rows.seats[part], place[part], drafts[part])
             tokens.append(drawn(residual(rows.law(judging[part]), q), u[part]))
         return torch.cat(tokens)
 

@@ -119,6 +119,7 @@ def test_relaxed_tokens_are_counted_apart_and_only_while_thinking() -> None:
         spec = request(start, 10, relaxed=relaxed, logit_bias=never)
         bench, (answer,) = run(verifier, spec)
         counts.append(sum(record.relaxed_tokens for record in bench.records))
+        assert answer.relaxed_tokens == counts[-1]
         assert (answer.token_ids == undisturbed(spec)) == (counts[-1] == 0)
     assert counts[0] > 0
     assert counts[1:] == [0, 0]

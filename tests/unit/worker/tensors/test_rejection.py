@@ -176,6 +176,7 @@ def test_the_kept_law_is_the_one_that_was_drawn_from() -> None:
 
 
 def test_where_the_laws_agree_the_residual_is_the_law() -> None:
+    """A16"""
     p = torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.25, 0.75]]).double()
     q = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]]).double()
     assert residual(p, q).tolist() == [[0.5, 0.5], [0.25, 0.0], [0.25, 0.0]]

@@ -55,6 +55,16 @@ def test_a_rows_bits_do_not_depend_on_company(shape: Shape, window: int | None) 
         assert torch.equal(attend(mixed, shape, window)[own], whole[190 - count :]), count
 
 
+def test_columns_may_be_views_that_repeat_an_entry() -> None:
+    """All rows of a block have its end as their length; a view of one entry is how it comes."""
+    rows = rows_of(TEXTS, PAGES, [(0, range(100, 106))])
+    seen = rows.lengths[-1:].expand(6)
+    assert seen.stride() == (0,)
+    copied = attend(without(rows, lengths=seen.contiguous()), GROUPED[1])
+    viewed = without(rows, lengths=seen, sequence=rows.sequence[:1].expand(6))
+    assert torch.equal(attend(viewed, GROUPED[1]), copied)
+
+
 def test_two_threads_give_the_same_bits() -> None:
     rows = rows_of(TEXTS, PAGES, [*MIXED, (0, range(150, 190))])
     alone = attend(rows, GROUPED[1])

@@ -217,3 +217,12 @@ def test_the_compiler_takes_the_kernels_and_a_block_fits_the_shared_memory(tmp_p
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [name for name, _ in lines] == ["attend_split", "attend_split", "combine_splits"]
     assert all(int(shared_bytes) <= SHARED_BYTES for _, shared_bytes in lines)
+
+
+def test_columns_may_be_views_that_repeat_an_entry() -> None:
+    """One request's drafts: their line of the page table is a view of one entry."""
+    pool = filled_pool(Shape(), 6)
+    rows = rows_of([[0] * 70] * 3, [[1, 2], [3, 4], [5, 1]], [(2, range(64, 68))])
+    viewed = without(rows, sequence=rows.sequence[:1].expand(4))
+    assert viewed.sequence.stride() == (0,)
+    assert torch.equal(attend(viewed, pool, 2), attend(rows, pool, 2))

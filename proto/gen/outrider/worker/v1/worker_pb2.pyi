@@ -432,21 +432,27 @@ class SpeculationOptions(_message.Message):
     ENABLED_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     DRAFTER_FIELD_NUMBER: _builtins.int
+    RELAXED_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
     """Unset = the deployment decides."""
     max_draft_tokens: _builtins.int
     drafter: _builtins.str
     """Empty = the deployment decides."""
+    relaxed: _builtins.bool
+    """The answer need not be the model's own to the letter: the client did not opt out and gave no
+    seed to reproduce it by. Without effect unless the deployment verifies by relaxed acceptance.
+    """
     def __init__(
         self,
         *,
         enabled: _builtins.bool | None = ...,
         max_draft_tokens: _builtins.int | None = ...,
         drafter: _builtins.str = ...,
+        relaxed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_max_draft_tokens", b"_max_draft_tokens", "enabled", b"enabled", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_max_draft_tokens", b"_max_draft_tokens", "drafter", b"drafter", "enabled", b"enabled", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_max_draft_tokens", b"_max_draft_tokens", "drafter", b"drafter", "enabled", b"enabled", "max_draft_tokens", b"max_draft_tokens", "relaxed", b"relaxed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__enabled: _TypeAlias = _typing.Literal["enabled"]  # noqa: Y015
     _WhichOneofArgType__enabled: _TypeAlias = _typing.Literal["_enabled", b"_enabled"]  # noqa: Y015
@@ -547,6 +553,7 @@ class RequestTokens(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
     VERIFIED_TOKENS_FIELD_NUMBER: _builtins.int
+    RELAXED_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     choice_index: _builtins.int
     accepted_tokens: _builtins.int
@@ -557,6 +564,8 @@ class RequestTokens(_message.Message):
     """Prompt tokens served from the prefix cache; set with the first token."""
     verified_tokens: _builtins.int
     """Drafts that this round verified: accepted_tokens of them are among token_ids. 0 = no verify step."""
+    relaxed_tokens: _builtins.int
+    """How many of accepted_tokens the model would not have drawn itself (relaxed acceptance)."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -585,10 +594,11 @@ class RequestTokens(_message.Message):
         failure: Global___Failure | None = ...,
         totals: Global___SpeculationTotals | None = ...,
         verified_tokens: _builtins.int = ...,
+        relaxed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "failure", b"failure", "finish", b"finish", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "choice_index", b"choice_index", "drafter_index", b"drafter_index", "end", b"end", "failure", b"failure", "finish", b"finish", "logprobs", b"logprobs", "request_id", b"request_id", "token_ids", b"token_ids", "totals", b"totals", "verified_tokens", b"verified_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "choice_index", b"choice_index", "drafter_index", b"drafter_index", "end", b"end", "failure", b"failure", "finish", b"finish", "logprobs", b"logprobs", "relaxed_tokens", b"relaxed_tokens", "request_id", b"request_id", "token_ids", b"token_ids", "totals", b"totals", "verified_tokens", b"verified_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_end: _TypeAlias = _typing.Literal["finish", "failure"]  # noqa: Y015
     _WhichOneofArgType_end: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015

@@ -35,6 +35,11 @@ class DraftHead(Protocol):
         """Which hidden states of the target are a feature: see CausalLM.forward_with_features."""
         ...
 
+    @property
+    def kept_ids(self) -> Tensor | None:
+        """[Vd] int64, the target's tokens that it can draft; None for all."""
+        ...
+
     def fuse(self, features: Tensor) -> Tensor:
         """[b, F] of the target → [b, d], the hidden states that `extend` takes."""
         ...

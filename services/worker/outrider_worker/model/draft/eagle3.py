@@ -90,6 +90,7 @@ class Eagle3Head:
     norm: RmsNorm
     forward: DraftForward
     carry_norm: bool
+    kept_ids: Tensor | None
 
     @torch.inference_mode()
     def fuse(self, features: Tensor) -> Tensor:
@@ -151,6 +152,7 @@ def read_eagle3(
         norm=RmsNorm(tensors("norm.weight"), eps),
         forward=DraftForward(turned, backend, tensors.dtype, tensors.device),
         carry_norm=config.norm_output,
+        kept_ids=kept_ids,
     )
 
 

@@ -58,6 +58,7 @@ class MtpModule:
     forward: DraftForward
     hidden_first: bool
     carry_norm: bool
+    kept_ids: Tensor | None
     boundaries: tuple[int, ...] = ()
 
     def fuse(self, features: Tensor) -> Tensor:
@@ -109,6 +110,7 @@ def read_modules(
             forward=forward,
             hidden_first=layout.hidden_first,
             carry_norm=layout.carry_norm,
+            kept_ids=kept_ids,
         )
 
     return tuple(module(index) for index in range(config.layers))

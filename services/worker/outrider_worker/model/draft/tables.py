@@ -61,8 +61,8 @@ def output_table(
 def read_kept_ids(tensors: DraftTensors, draft_vocab: int, vocab: int) -> Tensor:
     """[Vd] int64, the target's token of each output of a reduced vocabulary.
 
-    Raises ModelError where the map is missing, for a token that the target does not have, and
-    where the file's two tables contradict one another.
+    Raises ModelError where the map is missing, for a token that the target does not have or that
+    two outputs stand for, and where the file's two tables contradict one another.
     """
     if "d2t" not in tensors:
         raise ModelError(f"d2t is missing: which tokens {draft_vocab} outputs stand for is unknown")
@@ -70,6 +70,8 @@ def read_kept_ids(tensors: DraftTensors, draft_vocab: int, vocab: int) -> Tensor
     ids = offsets + torch.arange(len(offsets), device=offsets.device)
     if len(ids) != draft_vocab or not bool(((ids >= 0) & (ids < vocab)).all()):
         raise ModelError(f"d2t does not map {draft_vocab} outputs into a vocabulary of {vocab}")
+    if len(ids.unique()) < len(ids):
+        raise ModelError("d2t maps two outputs to one token")
     if "t2d" in tensors:
         kept = tensors("t2d", torch.bool).nonzero().flatten()
         if not torch.equal(kept, ids.sort().values):
