@@ -244,7 +244,7 @@ class Cell:
             "off_tokens_per_s": self._off_speeds.summary(),
             "off_again_over_off": self._noise.summary(),
             "drafted_share": round(sum(drafts.drafted[:1]) / max(drafts.asked, 1), 3),
-            "accepted_by_position": _shares(drafts.accepted, drafts.verified),
+            "accepted_by_position": accepted_shares(drafts.accepted, drafts.verified),
             "verified_by_position": drafts.verified,
             "draft_ms": longest.draft_ms(),
             "fixed": {str(way.draft_tokens): way.summary() for way in fixed},
@@ -254,7 +254,7 @@ class Cell:
         }
 
 
-def _shares(accepted: Sequence[int], verified: Sequence[int]) -> list[float]:
+def accepted_shares(accepted: Sequence[int], verified: Sequence[int]) -> list[float]:
     """Of the drafts verified at each position, those that held, and all before them."""
     padded = [*accepted, *[0] * (len(verified) - len(accepted))]
     return [round(a / v, 3) for a, v in zip(padded, verified, strict=True)]

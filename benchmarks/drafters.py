@@ -9,7 +9,8 @@ starts cold, and its first turn, over a prompt that is not measured, is left out
 those of off, greedy and sampled. *edit* is predicted output: the prediction is the answer of off
 with one word in twenty replaced. Only rounds count in which all requests decode.
 
-Parts can be measured apart: rows measured before are kept where they are not measured anew.
+Every kind of text is written down as it is measured. Parts can be measured apart: rows measured
+before are kept where they are not measured anew.
 """
 
 import argparse
@@ -40,16 +41,16 @@ def main() -> None:
     chosen = options.drafters or setting.drafters
     if unknown := set(chosen) - set(setting.drafters):
         parser.error(f"not loaded: {', '.join(unknown)}; there are {', '.join(setting.drafters)}")
-    rows = []
     for requests in options.requests:
         for kind in setting.scope.kinds:
             able = [name for name in chosen if (name == PREDICTED) == (kind == EDIT)]
+            rows: list[Mapping[str, Any]] = []
             for temperature in TEMPERATURES if able else ():
-                for row in Cell(setting, kind, temperature, requests, able).measure():
-                    print(_line(row, options.policy), flush=True)
-                    rows.append(row)
-    if not options.short:
-        write_result("drafters", vars(options), merged(rows))
+                rows += Cell(setting, kind, temperature, requests, able).measure()
+            for row in rows:
+                print(_line(row, options.policy), flush=True)
+            if rows and not options.short:
+                write_result("drafters", vars(options), merged(rows))
 
 
 def merged(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -24,7 +24,7 @@ from outrider_worker.engine.guard import Guard
 from outrider_worker.engine.inbox import Submit
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.plan_book import PlanBook
-from outrider_worker.engine.plans import OFF, Plan
+from outrider_worker.engine.plans import OFF, DrafterBudget, Plan
 from outrider_worker.engine.prefix_cache import PrefixCache
 from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import Scheduler
@@ -35,6 +35,8 @@ from outrider_worker.planner_client.client import Introduction
 from outrider_worker.planner_client.convert import plan_from_wire, reports_to_wire
 
 _STREAM = 1
+# Rounds that took far too long: their drafts count all the same, their times do not.
+_OF_A_BUSY_MACHINE = {"time_out_of_range"}
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class Decoded:
 class Planning(Protocol):
     """Whose plans an engine has."""
 
-    def plan(self) -> Plan:
-        """The present one."""
+    def plan(self, begun: bool) -> Plan:
+        """The present one; `begun`: all requests decode."""
         ...
 
     def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
@@ -86,13 +88,17 @@ class Planning(Protocol):
 
 @dataclass(frozen=True)
 class FixedPlan:
-    """One plan for ever."""
+    """One plan for ever, of whose drafts none is verified until all requests decode.
+
+    Requests that are let in one after the other would else be far apart, and the faster a drafter,
+    the fewer rounds would have all of them. Drafters' states are kept up meanwhile.
+    """
 
     fixed: Plan
 
-    def plan(self) -> Plan:
+    def plan(self, begun: bool) -> Plan:
         """Whatever happened."""
-        return self.fixed
+        return self.fixed if begun else _verifying_none(self.fixed)
 
     def after_step(self, records: Sequence[RoundRecord], now_s: float) -> None:
         """Nobody is told."""
@@ -112,7 +118,7 @@ class PlannerCore:
         self._planner.on_hello(hello, _STREAM, self._reported_s)
         self._plan(self._reported_s)
 
-    def plan(self) -> Plan:
+    def plan(self, begun: bool) -> Plan:
         """The last one that was pushed."""
         return self._present
 
@@ -138,8 +144,8 @@ class PlannerCore:
         message = reports_to_wire(self._sequence, records, guard, 0, self._ring.dropped_rounds)
         reports = reports_from_wire(message)
         outcome = self._planner.on_reports(self._incarnation, _STREAM, reports, now_s)
-        if outcome.rejected:
-            raise RuntimeError(f"the planner refused a report: {dict(outcome.rejected)}")
+        if refused := set(outcome.rejected) - _OF_A_BUSY_MACHINE:
+            raise RuntimeError(f"the planner refused a report: {', '.join(refused)}")
 
     def _plan(self, now_s: float) -> None:
         due = self._planner.next_due()
@@ -176,26 +182,19 @@ class SteppedEngine:
         return cls(parts, PlannerCore(assembly, parts, policy))
 
     def decode(self, specs: Sequence[RequestSpec]) -> Decoded:
-        """All of them at once, to their ends.
-
-        The plan is off until all have been prefilled: requests that are let in one after the other
-        would else be far apart, and the faster a drafter, the fewer rounds would have all of them.
-        """
+        """All of them at once, to their ends; the first round of all is left out."""
         self._texts = {spec.key.request_id: [] for spec in specs}
         for spec in specs:
             self._engine.inbox.put(Submit(spec))
-        self._put(OFF)
         kept: list[RoundRecord] = []
-        seconds, released = 0.0, False
+        seconds, begun = 0.0, False
         while not self._engine.idle:
+            self._put(self._planning.plan(begun))
             records, took_s = self._step()
-            together = bool(records) and all(r.requests == len(specs) for r in records)
-            if together and not any(record.prefill_tokens for record in records):
-                kept += records if released else ()
-                seconds += took_s if released else 0.0
-                released = True
-            if released:
-                self._put(self._planning.plan())
+            if _all_decode(records, len(specs)):
+                kept += records if begun else ()
+                seconds += took_s if begun else 0.0
+                begun = True
         texts = {name: tuple(ids) for name, ids in self._texts.items()}
         return Decoded(texts, tuple(kept), seconds)
 
@@ -209,15 +208,35 @@ class SteppedEngine:
         return records, took_s
 
     def _put(self, plan: Plan) -> None:
-        """In force from the next step on; a new stream, for the versions of two may be the same."""
-        now_s = time.monotonic()
-        self._book.offer(
-            self._book.open_stream(), replace(plan, version=max(plan.version, 1)), now_s
-        )
+        """In force with the next step, by a stream of its own: whatever version came before."""
+        stream, known = self._book.open_stream(), replace(plan, version=max(plan.version, 1))
+        self._book.offer(stream, known, time.monotonic())
 
     def _on_news(self, _round: int, news: Sequence[TokenNews]) -> None:
         for each in news:
             self._texts[each.key.request_id].extend(each.token_ids)
+
+
+def _all_decode(records: Sequence[RoundRecord], requests: int) -> bool:
+    """All take part in the round, and nobody was prefilled."""
+    return bool(records) and all(
+        record.requests == requests and not record.prefill_tokens for record in records
+    )
+
+
+def _verifying_none(plan: Plan) -> Plan:
+    """The same drafts, and no row for any of them."""
+    budgets = {
+        name: DrafterBudget(
+            budget.draft_tokens,
+            tuple(
+                (n,) * len(rows)
+                for n, rows in zip(plan.requests_ladder, budget.target_rows, strict=True)
+            ),
+        )
+        for name, budget in plan.budgets.items()
+    }
+    return replace(plan, budgets=budgets)
 
 
 def _own_parts(assembly: Assembly, guard: Guard) -> EngineParts:

@@ -79,7 +79,7 @@ def up(
     drafter: Annotated[
         str,
         _flag(
-            "Who drafts, with commas between: ngram, suffix, predicted, mtp, FOLDER, none, …",
+            "Who drafts, with commas between: ngram, suffix, predicted, head, FOLDER, none, …",
             "OUTRIDER_WORKER_DRAFTER",
         ),
     ] = "ngram,predicted",

@@ -55,9 +55,8 @@ async def test_all_sampling_options_reach_the_worker(offering: Stack) -> None:
     assert submit.logprobs.top_logprobs == 5
     assert len(submit.tenant_salt) == 32
     assert submit.priority == 3
-    assert (
-        await offering.router.metric("outrider_router_ignored_fields_total", field="priority") == 1
-    )
+    count = "outrider_router_ignored_fields_total"
+    assert await offering.router.metric(count, field="priority") == 1
 
 
 async def test_logprobs_of_chats_follow_the_tokens(offering: Stack) -> None:
@@ -152,10 +151,7 @@ async def test_templates_get_what_the_request_gives_them(offering: Stack) -> Non
     assert closed.endswith("France?<|im_end|>\n")
     assert continued.endswith("<|im_start|>assistant\nThe capital is")
     with pytest.raises(openai.BadRequestError, match="exclude each other"):
-        await ask(
-            offering.router,
-            extra_body={"add_generation_prompt": True, "continue_final_message": True},
-        )
+        await ask(offering.router, extra_body=going_on | {"add_generation_prompt": True})
     with pytest.raises(openai.BadRequestError, match="may not set 'messages'"):
         await ask(offering.router, extra_body={"chat_template_kwargs": {"messages": []}})
 

@@ -73,7 +73,7 @@ async def test_worker_killed_before_the_first_token_is_retried_elsewhere() -> No
 
 async def test_worker_killed_in_the_middle_is_an_error_not_a_hang() -> None:
     """F09 with a single worker, streaming or not; the next life of it is found."""
-    async with FakeWorker() as worker, running_router(worker) as router:
+    async with FakeWorker() as worker, running_router(worker, resume_wait_s=0.3) as router:
         for stream in (True, False):
             worker.script = saying(TEXT, 1, gap_s=0.005, die_after=10)
             started_s = asyncio.get_running_loop().time()
@@ -154,12 +154,12 @@ async def test_load_is_spread_and_counted_until_the_end() -> None:
     async with (
         FakeWorker(script=script) as first,
         FakeWorker(script=script) as second,
-        running_router(first, second, clock=HurriedClock()) as router,
+        running_router(first, second, clock=HurriedClock(2)) as router,
     ):
         await until(all_ready(router), 5, "both ready")
         streams = await asyncio.gather(*(stream_of(router) for _ in range(6)))
         seen = first.descriptions
-        await until(lambda: first.descriptions > seen + 1, 3, "described again")
+        await until(lambda: first.descriptions > seen + 1, 5, "described again")
         held = [w.in_flight for w in router.state.registry.workers.values()]
         assert held == [3, 3]
         first.resume.set()
@@ -247,17 +247,17 @@ def traces(lines: Any) -> int:
 async def test_workers_come_and_go_with_the_addresses_of_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A headless service: who is new is used, who has left finishes what it has and gets no more."""
+    """A headless service: who is new is used, who has left finishes what it has."""
     found: set[str] = set()
 
     async def resolve(_name: str, _port: int) -> set[str]:
         return set(found)
 
-    monkeypatch.setattr(Discovery.__init__, "__defaults__", (5.0, resolve))
+    monkeypatch.setattr(Discovery.__init__, "__defaults__", (0.1, resolve))
     async with (
         FakeWorker(script=saying(TEXT, 1, stall_after=2)) as first,
         FakeWorker(script=saying("second")) as second,
-        running_router("dns:workers:7080", ready=False, clock=HurriedClock(10)) as router,
+        running_router("dns:workers:7080", ready=False) as router,
     ):
         assert "no workers" in str(router.state.trouble())
         found.add(first.address)
