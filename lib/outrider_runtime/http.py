@@ -13,7 +13,10 @@ from typing import Any
 import uvicorn
 
 _BACKLOG = 2048
-_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 
 def listen(host: str, port: int, send_buffer_bytes: int | None = None) -> socket.socket:

@@ -40,96 +40,82 @@ class RouterMetrics:
     """The router's series in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.started = Counter(
-            "outrider_router_requests_started",
-            "Generation requests received, refused ones included.",
-            registry=registry,
+        self._registry = registry
+        self._make_times()
+        self._make_token_counts()
+        counter = self._counter
+        self.started = counter(
+            "requests_started", "Generation requests received, refused ones included."
         )
-        self.ended = Counter(
-            "outrider_router_requests",
-            "Generation requests by their one outcome.",
-            ["outcome"],
-            registry=registry,
-        )
+        self.ended = counter("requests", "Generation requests by their one outcome.", "outcome")
         for outcome in OUTCOMES:
             self.ended.labels(outcome)
-        self.time_to_first_token = Histogram(
-            "outrider_router_time_to_first_token_seconds",
-            "From the request to the first token of any of its choices.",
-            buckets=TIME_TO_FIRST_TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.time_per_output_token = Histogram(
-            "outrider_router_request_time_per_output_token_seconds",
-            "Per choice: time from the first news to the last, over the tokens after the first.",
-            buckets=INTER_TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.round_gap = Histogram(
-            "outrider_router_round_gap_seconds",
-            "Time between two deliveries to one choice, each of one or more tokens.",
-            buckets=INTER_TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.queue_time = Histogram(
-            "outrider_router_request_queue_time_seconds",
-            "Time that admitted requests stood in line.",
-            buckets=TIME_TO_FIRST_TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.request_seconds = Histogram(
-            "outrider_router_e2e_request_latency_seconds",
-            "Whole requests that ended with stop or length.",
-            buckets=_REQUEST_BUCKETS_S,
-            registry=registry,
-        )
-        self.prompt_tokens = Counter(
-            "outrider_router_prompt_tokens",
-            "Prompt tokens sent to workers, each prompt counted once.",
-            registry=registry,
-        )
-        self.generation_tokens = Counter(
-            "outrider_router_generation_tokens",
-            "Tokens kept for clients, of requests that were cut short too.",
-            registry=registry,
-        )
-        self.ignored_fields = Counter(
-            "outrider_router_ignored_fields",
+        self.ignored_fields = counter(
+            "ignored_fields",
             "Request fields accepted without effect; unknown ones count as `other`.",
-            ["field"],
-            registry=registry,
+            "field",
         )
-        self.verify_steps = Counter(
-            "outrider_router_verify_steps",
-            "Rounds that judged drafts of ended requests.",
-            registry=registry,
+        self.retries = counter(
+            "retries", "Choices sent to another worker before their first token."
         )
-        self.verified_tokens = Counter(
-            "outrider_router_verified_draft_tokens",
-            "Drafts judged in them.",
-            registry=registry,
+        self.migrations = counter(
+            "migrations", "Choices that went on at another worker with the tokens they had."
         )
-        self.accepted_tokens = Counter(
-            "outrider_router_accepted_draft_tokens",
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"outrider_router_{name}", text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets_s: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"outrider_router_{name}", text, buckets=buckets_s, registry=self._registry
+        )
+
+    def _make_times(self) -> None:
+        histogram = self._histogram
+        self.time_to_first_token = histogram(
+            "time_to_first_token_seconds",
+            "From the request to the first token of any of its choices.",
+            TIME_TO_FIRST_TOKEN_BUCKETS_S,
+        )
+        self.time_per_output_token = histogram(
+            "request_time_per_output_token_seconds",
+            "Per choice: time from the first news to the last, over the tokens after the first.",
+            INTER_TOKEN_BUCKETS_S,
+        )
+        self.round_gap = histogram(
+            "round_gap_seconds",
+            "Time between two deliveries to one choice, each of one or more tokens.",
+            INTER_TOKEN_BUCKETS_S,
+        )
+        self.queue_time = histogram(
+            "request_queue_time_seconds",
+            "Time that admitted requests stood in line.",
+            TIME_TO_FIRST_TOKEN_BUCKETS_S,
+        )
+        self.request_seconds = histogram(
+            "e2e_request_latency_seconds",
+            "Whole requests that ended with stop or length.",
+            _REQUEST_BUCKETS_S,
+        )
+
+    def _make_token_counts(self) -> None:
+        counter = self._counter
+        self.prompt_tokens = counter(
+            "prompt_tokens", "Prompt tokens sent to workers, each prompt counted once."
+        )
+        self.generation_tokens = counter(
+            "generation_tokens", "Tokens kept for clients, of requests that were cut short too."
+        )
+        self.verify_steps = counter("verify_steps", "Rounds that judged drafts of ended requests.")
+        self.verified_tokens = counter("verified_draft_tokens", "Drafts judged in them.")
+        self.accepted_tokens = counter(
+            "accepted_draft_tokens",
             "Drafts among them that were right; never the token that follows them.",
-            registry=registry,
         )
-        self.relaxed_tokens = Counter(
-            "outrider_router_relaxed_draft_tokens",
+        self.relaxed_tokens = counter(
+            "relaxed_draft_tokens",
             "Of the accepted drafts, those that only relaxed acceptance let through.",
-            registry=registry,
         )
-        self.retries = Counter(
-            "outrider_router_retries",
-            "Choices sent to another worker before their first token.",
-            registry=registry,
-        )
-        self.migrations = Counter(
-            "outrider_router_migrations",
-            "Choices that went on at another worker with the tokens they had.",
-            registry=registry,
-        )
-        self._registry = registry
 
     def watch_load(self, choices: Callable[[], float], waiting: Callable[[], float]) -> None:
         """Export the number of choices in flight and of requests that wait for a place."""

@@ -159,9 +159,7 @@ def test_a_seat_keeps_nothing_of_who_sat_there(place: str) -> None:
     totals = []
     for specs in ([long, short], [short]):
         drafters = _PLACES[place]()
-        bench = Bench(
-            plan=static_plan("ngram", 7), drafters=drafters, limits=limits
-        )
+        bench = Bench(plan=static_plan("ngram", 7), drafters=drafters, limits=limits)
         run(bench, specs[:-1])
         watched = drafters.device.get("ngram")
         if isinstance(watched, WatchedDevice):
