@@ -43,6 +43,20 @@ def test_small_dips_are_noise_and_levelled() -> None:
     assert found.tolist() == pytest.approx([10.0, 10.1, 10.1, 12.0])
 
 
+def test_where_nothing_is_padded_more_rows_are_never_cheaper() -> None:
+    """One row was measured on a busy machine: off must not look dear for it."""
+    table = make_table(target=lambda rows: 14_000 if rows == 1 else target_us(rows))
+    costs = tracker(table=table)
+    model = costs.model()
+    assert model is not None
+    assert (np.diff(model.target_s[1:]) >= 0.0).all()
+    assert model.target_s[1] < 14_000e-6
+    costs.observe(make_rounds(64, requests=1, carried=0))
+    corrected = costs.model()
+    assert corrected is not None
+    assert corrected.target_s[1] == pytest.approx(target_us(1) * 1e-6, rel=0.01)
+
+
 def test_context_is_interpolated_between_measured_lengths() -> None:
     curves = CurveSet.of(
         [CostCurve(4096, (1, 2), (200, 400)), CostCurve(1024, (1, 2, 3), (100, 200, 300))]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from outrider_planner.core.curves import CurveSet, GridSet, between, padded, pooled
+from outrider_planner.core.curves import CurveSet, GridSet, between, padded
 from outrider_planner.core.residuals import HALF_LIFE_ROUNDS, FadingMeans
 from outrider_planner.core.slopes import ContextSlopes
 from outrider_planner.core.types import FloatArray, Hello, IntArray, RoundColumns
@@ -79,8 +79,10 @@ class CostTracker:
         table = self.hello.cost_table
         costs = {item.drafter: item for item in (table.drafters if table else ())}
         names = [traits.name for traits in self.hello.drafters]
-        self._target = CurveSet.of(table.target if table else ())
-        self._feeds = {n: CurveSet.of(costs[n].feed if n in costs else ()) for n in names}
+        measured = CurveSet.of(table.target if table else ())
+        self._target = measured if self.hello.pads_rows else measured.rising()
+        feeds = {n: CurveSet.of(costs[n].feed if n in costs else ()) for n in names}
+        self._feeds = feeds if self.hello.pads_rows else {n: c.rising() for n, c in feeds.items()}
         self._drafts = {n: GridSet.of(costs[n].draft if n in costs else ()) for n in names}
         self.slopes = ContextSlopes(self._target.token_s())
         self._by_bucket = FadingMeans.zeros(self.hello.most_bucket_rows + 1)
@@ -197,7 +199,7 @@ class CostTracker:
             known = np.minimum(curves.rows, rows.size - 1)
             result = padded(curves.rows, seconds * factor[known], rows)
         else:
-            result = between(curves.rows, pooled(seconds), rows) * factor
+            result = between(curves.rows, seconds, rows) * factor
         result[0] = 0.0
         return result
 
