@@ -58,6 +58,7 @@ BOUNDED = {
     ".runner._wanted": RUNNING,
     "._drafting._place.": RUNNING.bit_length(),  # costs, by powers of two of n
     "._off.": 2 * RUNNING.bit_length(),  # the same
+    "._carried_on_host": 2,  # names of drafters
     "._survival": 3,  # the last plan's scores: version, width, a map for each class
 }
 # A device's thread holds its last piece of work, with what was uploaded for it, until the next one
