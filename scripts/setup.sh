@@ -30,6 +30,6 @@ if ! has_torch; then
   "$python" -m pip install --quiet "$torch"
 fi
 echo "setup: installing outrider with all its extras (about a minute the first time)"
-"$python" -m pip install --quiet -e ".[router,planner,worker,test,dev]"
+"$python" -m pip install --quiet -e ".[router,planner,worker,observe,test,dev]"
 "$venv/bin/outrider" fetch-model demo
 echo "setup: done"
