@@ -16,7 +16,7 @@ from outrider_planner.core.events import (
 from outrider_planner.core.hellos import CapacityError
 from outrider_planner.core.planner import Planner, scopes
 from outrider_planner.core.policies import Decision, parse
-from outrider_planner.core.types import GuardState, Plan, StepReports
+from outrider_planner.core.types import GuardState, Hello, Plan, StepReports
 from tests.unit.planner.builders import make_cell, make_hello, make_report, make_rounds, plans
 from tests.unit.planner.joined import BAD, GOOD, HELLO, flushed, joined, told
 
@@ -306,15 +306,29 @@ def test_without_drafters_or_table_workers_are_planned_off() -> None:
     assert "no cost table" in blind.reason
 
 
-def test_prediction_is_held_against_what_happened() -> None:
-    planner, _ = joined()
+def _with_another_drafter() -> Hello:
+    """As HELLO, and a second drafter that costs the same."""
+    assert HELLO.cost_table is not None
+    (own,), (costs,) = HELLO.drafters, HELLO.cost_table.drafters
+    other = replace(own, name="predicted"), replace(costs, drafter="predicted")
+    table = replace(HELLO.cost_table, drafters=(costs, other[1]))
+    return replace(HELLO, drafters=(own, other[0]), cost_table=table)
+
+
+@pytest.mark.parametrize("hello", [HELLO, _with_another_drafter()], ids=["one", "two"])
+def test_prediction_is_held_against_what_happened(hello: Hello) -> None:
+    """Also where another drafter could have drafted, and did not; its costs stay as measured."""
+    planner, _ = joined(hello=hello)
+    rounds = make_rounds(8, accepted_tokens=3, emitted_tokens=5, draft_us=800)
     for step in range(1, 40):
-        told(
-            planner,
-            make_report(step, make_rounds(8, accepted_tokens=3, emitted_tokens=5), GOOD),
-            step * 0.25,
-        )
-    forecast = planner.workers["worker-1"].forecast
+        told(planner, make_report(step, rounds, GOOD), step * 0.25)
+    worker = planner.workers["worker-1"]
+    model = worker.costs.model()
+    assert model is not None
+    draft_s = {name: float(grid[1, 2]) for name, grid in model.draft_s.items()}
+    assert draft_s.pop("ngram") == pytest.approx(800e-6, rel=0.1)
+    assert all(left == pytest.approx(400e-6) for left in draft_s.values())
+    forecast = worker.forecast
     assert forecast is not None
     assert forecast.realised_accepted_tokens == 3.0
     assert forecast.predicted_accepted_tokens == pytest.approx(3.6, rel=0.1)

@@ -69,8 +69,8 @@ class CostTracker:
     slopes: ContextSlopes = field(init=False)
     _by_bucket: FadingMeans = field(init=False)
     _host_s: FadingMeans = field(init=False)
-    _feed: FadingMeans = field(default_factory=lambda: FadingMeans.zeros(1))
-    _draft: FadingMeans = field(default_factory=lambda: FadingMeans.zeros(1))
+    _feed: dict[str, FadingMeans] = field(init=False)
+    _draft: dict[str, FadingMeans] = field(init=False)
     _target: CurveSet = field(init=False)
     _feeds: dict[str, CurveSet] = field(init=False)
     _drafts: dict[str, GridSet] = field(init=False)
@@ -83,6 +83,8 @@ class CostTracker:
         self._target = measured if self.hello.pads_rows else measured.rising()
         feeds = {n: CurveSet.of(costs[n].feed if n in costs else ()) for n in names}
         self._feeds = feeds if self.hello.pads_rows else {n: c.rising() for n, c in feeds.items()}
+        self._feed = {n: FadingMeans.zeros(1) for n in names}
+        self._draft = {n: FadingMeans.zeros(1) for n in names}
         self._drafts = {n: GridSet.of(costs[n].draft if n in costs else ()) for n in names}
         self.slopes = ContextSlopes(self._target.token_s())
         self._by_bucket = FadingMeans.zeros(self.hello.most_bucket_rows + 1)
@@ -117,8 +119,12 @@ class CostTracker:
         differs = abs(self._by_bucket.common(_SHRINK_WEIGHT)) > _DOUBTFUL_LOG
         return differs and float(self._by_bucket.weight[bucket]) < _KNOWN_WEIGHT
 
-    def observe(self, rounds: RoundColumns) -> None:
-        """Learns from rounds whose times are believed."""
+    def observe(self, rounds: RoundColumns, drafter: str | None = None) -> None:
+        """Learns from rounds whose times are believed.
+
+        ``drafter``: the one that drafted in them, which need not be said where there is only one.
+        None where there were several or it is not known: their tables stand as measured.
+        """
         if len(rounds) == 0:
             return
         mean = rounds.request_context_tokens.sum() / max(int(rounds.requests.sum()), 1)
@@ -131,19 +137,18 @@ class CostTracker:
             self.slopes.observe(rounds, table_s)
             expected_s = self.slopes.expected_s(rounds, table_s)
             self._correct(self._by_bucket, rounds.bucket_rows, rounds.target_us, expected_s)
-            self._observe_drafter(rounds)
+            if len(self._drafts) == 1:
+                (drafter,) = self._drafts
+            if drafter is not None:
+                self._observe_drafter(rounds, drafter)
 
-    def _observe_drafter(self, rounds: RoundColumns) -> None:
-        """Rounds do not say which drafter ran: with several, their tables stand as measured."""
-        if len(self.hello.drafters) != 1:
-            return
-        name = self.hello.drafters[0].name
+    def _observe_drafter(self, rounds: RoundColumns, name: str) -> None:
         context, only = self.context_tokens, np.zeros(len(rounds), dtype=np.int64)
         drafted_s = self._drafts[name].at(context, rounds.requests, rounds.next_draft_tokens)
-        self._correct(self._draft, only, rounds.draft_us, drafted_s)
+        self._correct(self._draft[name], only, rounds.draft_us, drafted_s)
         if self._feeds[name]:
             fed_s = self._feeds[name].between(context, rounds.target_rows)
-            self._correct(self._feed, only, rounds.feed_us, fed_s)
+            self._correct(self._feed[name], only, rounds.feed_us, fed_s)
 
     def _correct(
         self, means: FadingMeans, index: IntArray, measured_us: IntArray, expected_s: FloatArray
@@ -162,15 +167,19 @@ class CostTracker:
         if not self.has_table:
             return None
         limits = self.hello.limits
-        feed_factor = np.full(
-            limits.max_rows_per_forward + 1, np.exp(self._feed.common(_SHRINK_WEIGHT))
-        )
+        rows = limits.max_rows_per_forward + 1
         target_s = self._by_rows(self._target, self._target_factor(), self.slopes)
         return CostModel(
             ladder=self.ladder,
             target_s=target_s,
-            feed_s={name: self._by_rows(c, feed_factor) for name, c in self._feeds.items()},
-            draft_s={name: self._by_step(grid) for name, grid in self._drafts.items()},
+            feed_s={
+                name: self._by_rows(curves, np.full(rows, _factor(self._feed[name])))
+                for name, curves in self._feeds.items()
+            },
+            draft_s={
+                name: self._by_step(grid) * _factor(self._draft[name])
+                for name, grid in self._drafts.items()
+            },
             host_s=self._exposed_host_s() + self._request_context_s(target_s),
             edges=self.hello.row_buckets if self.hello.pads_rows else (),
         )
@@ -206,8 +215,7 @@ class CostTracker:
     def _by_step(self, grid: GridSet) -> FloatArray:
         lengths = np.arange(self.hello.limits.max_draft_tokens + 1)
         n, d = np.meshgrid(np.array(self.ladder), lengths, indexing="ij")
-        seconds = grid.at(self.context_tokens, n.reshape(-1), d.reshape(-1)).reshape(n.shape)
-        return seconds * float(np.exp(self._draft.common(_SHRINK_WEIGHT)))
+        return grid.at(self.context_tokens, n.reshape(-1), d.reshape(-1)).reshape(n.shape)
 
     def _request_context_s(self, target_s: FloatArray) -> FloatArray:
         n = np.minimum(np.array(self.ladder), target_s.size - 1)
@@ -222,6 +230,11 @@ class CostTracker:
         n = np.array(self.ladder, dtype=np.float64)
         means = self._host_s.means(self._host_s.common(), _HOST_SHRINK_WEIGHT)
         return np.interp(n, n[seen], means[seen])
+
+
+def _factor(residuals: FadingMeans) -> float:
+    """Measured over table, of a part that is corrected as a whole."""
+    return float(np.exp(residuals.common(_SHRINK_WEIGHT)))
 
 
 def step_of(ladder: tuple[int, ...], requests: IntArray) -> IntArray:

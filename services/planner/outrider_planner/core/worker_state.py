@@ -77,7 +77,7 @@ class WorkerState:
     score_maps: tuple[ScoreMap, ...] = ()
     guard: GuardState | None = None
     # The latest timed rounds, and what was predicted of them.
-    _foretold: tuple[RoundColumns, Decision | None, CostModel | None] | None = field(
+    _foretold: tuple[RoundColumns, Decision | None, CostModel | None, str | None] | None = field(
         default=None, repr=False
     )
     rejected: Counter[str] = field(default_factory=Counter)
@@ -157,11 +157,22 @@ class WorkerState:
         self.last_full_s = now_s
         rounds, timed = report.rounds, take(report.rounds, report.timed)
         if len(timed):
-            self._foretold = timed, self.decision, self.cost_model
-            self.costs.observe(timed)
+            drafter = self._only_drafter(report)
+            self._foretold = timed, self.decision, self.cost_model, drafter
+            self.costs.observe(timed, drafter)
         if self.history is not None:
             self.history.observe(rounds, report.cells)
         return self.evidence.absorb(rounds, report.cells)
+
+    def _only_drafter(self, report: BoundedReport) -> str | None:
+        """Whose drafts a report's rounds had: rounds do not name their drafter, outcomes do. Any,
+        where nothing was drafted; None where several drafted."""
+        drafted = {cell.drafter for cell, _ in report.cells}
+        if not drafted and not report.rounds.draft_us.any():
+            drafted = {traits.name for traits in self.hello.drafters[:1]}
+        if len(self.hello.drafters) == 1:
+            return self.hello.drafters[0].name
+        return drafted.pop() if len(drafted) == 1 else None
 
     def _note(self, report: BoundedReport, now_s: float) -> None:
         rounds = report.rounds
@@ -229,11 +240,11 @@ class WorkerState:
         """
         if self._foretold is None:
             return None
-        rounds, decision, cost = self._foretold
-        if cost is None or decision is None or len(decision.drafters) != 1:
+        rounds, decision, cost, drafter = self._foretold
+        if cost is None or decision is None:
             return None
-        item = decision.drafters[0]
-        if not item.rate.any():
+        item = next((each for each in decision.drafters if each.drafter == drafter), None)
+        if item is None or not item.rate.any():
             return None
         step = step_of(self.ladder, rounds.requests)
         most = item.accepted.shape[1] - 1

@@ -116,7 +116,7 @@ def _of_statistics() -> list[Ablation]:
         Ablation(
             "correction of costs",
             misread,
-            off=Disabled(cost.CostTracker, "observe", lambda self, rounds: None),
+            off=Disabled(cost.CostTracker, "observe", lambda self, *rounds: None),
         ),
     ]
 
