@@ -167,11 +167,10 @@ class WorkerState:
     def _only_drafter(self, report: BoundedReport) -> str | None:
         """Whose drafts a report's rounds had: rounds do not name their drafter, outcomes do. Any,
         where nothing was drafted; None where several drafted."""
+        known = [traits.name for traits in self.hello.drafters]
         drafted = {cell.drafter for cell, _ in report.cells}
-        if not drafted and not report.rounds.draft_us.any():
-            drafted = {traits.name for traits in self.hello.drafters[:1]}
-        if len(self.hello.drafters) == 1:
-            return self.hello.drafters[0].name
+        if len(known) == 1 or (known and not drafted and not report.rounds.draft_us.any()):
+            return known[0]
         return drafted.pop() if len(drafted) == 1 else None
 
     def _note(self, report: BoundedReport, now_s: float) -> None:

@@ -47,10 +47,10 @@ def _call_rules(
     rule: str, tool: ToolSchema, style: ToolFormat, control: ControlTokens
 ) -> list[str]:
     """A call of one tool, and the rule for its JSON."""
-    placeholder, schema = ARGUMENTS, dict(tool.parameters)
+    gap, schema = ARGUMENTS, dict(tool.parameters)
     if CALL in style.call:
-        placeholder, schema = CALL, _call_object(tool, style.arguments_key)
-    head, tail = style.call.replace(NAME, tool.name).split(placeholder)
+        gap, schema = CALL, _call_object(tool, style.arguments_key)
+    head, tail = style.call.replace(NAME, tool.name).split(gap)
     body = f"{_spelled(head, control)} {rule}_json {_spelled(tail, control)}"
     return [f"{rule}: {body}", json_rule(f"{rule}_json", json.dumps(schema, ensure_ascii=False))]
 

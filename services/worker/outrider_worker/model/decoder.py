@@ -40,6 +40,34 @@ class Forward:
     turns: Turns
 
 
+class ForwardMaker:
+    """Works out from its rows what all layers of a forward share; one for each configuration."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._windows = {config.window(layer) for layer in range(config.layers)}
+        self._rotary = Rotary(config, dtype, device)
+
+    def __call__(self, rows: Rows, pool: KvPool) -> Forward:
+        heads, scale = self._config.query_heads, self._config.softmax_scale
+        return Forward(
+            pool=pool,
+            plans={
+                window: self._backend.plan(rows, pool, heads, scale=scale, window=window)
+                for window in self._windows
+            },
+            index=SlotIndex.of(rows.slots),
+            turns=self._rotary.turns(rows.positions),
+        )
+
+
 Mixer = Callable[[Tensor, Forward], Tensor]
 """Attention of one layer: x [R, d] → [R, d], K/V of the rows written on the way."""
 
@@ -126,14 +154,26 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, backend: AttentionBackend) -> None:
         self._config = config
         self._backend = backend
-        self._windows = {config.window(layer) for layer in range(config.layers)}
         self._embedding = weights("model.embed_tokens.weight")
-        self._layers = tuple(self._layer(weights, index) for index in range(config.layers))
+        self._layers = tuple(
+            self.read_layer(config, weights, index) for index in range(config.layers)
+        )
         self._stack = self._fused_stack()
         self._norm = RmsNorm(weights("model.norm.weight"), config.rms_eps)
         tied = config.tie_embeddings
         self._head = make_linear(self._embedding if tied else weights("lm_head.weight"))
-        self._rotary = Rotary(config, self._embedding.dtype, self._embedding.device)
+        self._shared = ForwardMaker(config, backend, self._embedding.dtype, self._embedding.device)
+
+    @classmethod
+    def read_layer(cls, config: ModelConfig, weights: Weights, index: int) -> Layer:
+        """Layer `index` of a checkpoint, with this family's attention and feed-forward."""
+        prefix, eps = f"model.layers.{index}", config.rms_eps
+        return Layer(
+            attention_norm=RmsNorm(weights(f"{prefix}.input_layernorm.weight"), eps),
+            attention=cls.make_attention(config, weights, index),
+            ffn_norm=RmsNorm(weights(f"{prefix}.post_attention_layernorm.weight"), eps),
+            ffn=cls.make_feed_forward(config, weights, index),
+        )
 
     @property
     def config(self) -> ModelConfig:
@@ -158,12 +198,7 @@ class Decoder:
         self, rows: Rows, pool: KvPool, boundaries: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """See CausalLM.forward_with_features."""
-        shared = Forward(
-            pool=pool,
-            plans={window: self._plan(rows, pool, window) for window in self._windows},
-            index=SlotIndex.of(rows.slots),
-            turns=self._rotary.turns(rows.positions),
-        )
+        shared = self._shared(rows, pool)
         x = self.embed(rows.token_ids)
         taps = Taps(boundaries, self._config.layers, x)
         hidden = self._norm(self._run_layers(x, shared, taps))
@@ -190,16 +225,3 @@ class Decoder:
         from outrider_worker.model.fused import fused_stack  # compiles kernels where it must
 
         return fused_stack(self._config, self._layers, self._backend)
-
-    def _plan(self, rows: Rows, pool: KvPool, window: int | None) -> AttentionPlan:
-        heads, scale = self._config.query_heads, self._config.softmax_scale
-        return self._backend.plan(rows, pool, heads, scale=scale, window=window)
-
-    def _layer(self, weights: Weights, index: int) -> Layer:
-        prefix, eps = f"model.layers.{index}", self._config.rms_eps
-        return Layer(
-            attention_norm=RmsNorm(weights(f"{prefix}.input_layernorm.weight"), eps),
-            attention=self.make_attention(self._config, weights, index),
-            ffn_norm=RmsNorm(weights(f"{prefix}.post_attention_layernorm.weight"), eps),
-            ffn=self.make_feed_forward(self._config, weights, index),
-        )

@@ -23,13 +23,14 @@ from outrider_worker.attention import AttentionBackend
 from outrider_worker.attention.base import Rows
 from outrider_worker.engine.types import MAX_SCORE_BINS
 from outrider_worker.graphs import Forwards, make_forwards
-from outrider_worker.kv import PAGE_TOKENS, KvPool
+from outrider_worker.kv import KvPool
 from outrider_worker.model.base import CausalLM
 from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.model.same_tokenizer import require_same_tokenizer
 from outrider_worker.speculate.device import DeviceDrafts, DraftBatch, FeatureSpec, FedRows
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
 from outrider_worker.speculate.scores import running_bins
+from outrider_worker.speculate.scratch_rows import scratch_rows
 
 _IMPOSSIBLE = float("-inf")
 
@@ -98,7 +99,7 @@ class DraftModel:
         last = (batch.known - 1).clamp(min=0)
         token_ids, drafted, confidence = batch.history[batch.seats, last], [], []
         for step in range(tokens):
-            rows = _rows_at(batch, token_ids, last + step, alive=step < lengths)
+            rows = scratch_rows(batch, token_ids[:, None], last + step, alive=step < lengths)
             chosen = batch.chooser.choose(self._logits(self._run(rows)), step)
             token_ids = chosen.token_ids
             drafted.append(token_ids)
@@ -132,21 +133,6 @@ class DraftModel:
         """[n, d] → [n, V] of the target's vocabulary; filling is never drafted."""
         logits = self._model.logits(hidden)[:, : self._shared_ids]
         return pad(logits, (0, self._target_vocab_size - self._shared_ids), value=_IMPOSSIBLE)
-
-
-def _rows_at(batch: DraftBatch, token_ids: Tensor, positions: Tensor, alive: Tensor) -> Rows:
-    """One row of each request: token_ids and positions [n]; padding where not `alive` [n]."""
-    assert batch.page_table is not None, "a drafter with keys and values needs the page table"
-    position = torch.where(alive, positions, 0)
-    page = torch.where(alive, batch.page_table[batch.seats, position // PAGE_TOKENS], 0)
-    return Rows(
-        token_ids=torch.where(alive, token_ids, 0),
-        positions=position,
-        slots=torch.where(alive, page * PAGE_TOKENS + position % PAGE_TOKENS, 0),
-        sequence=batch.seats,
-        lengths=torch.where(alive, position + 1, 0),
-        page_table=batch.page_table,
-    )
 
 
 def open_draft_model(

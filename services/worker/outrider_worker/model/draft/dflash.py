@@ -23,7 +23,6 @@ from outrider_worker.linear import make_linear
 from outrider_worker.model.config import ModelConfig
 from outrider_worker.model.decoder import Decoder, Forward
 from outrider_worker.model.draft.block_config import BlockConfig
-from outrider_worker.model.draft.layers import read_layer
 from outrider_worker.model.layers import RmsNorm
 from outrider_worker.model.rotary import Rotary, Turns
 from outrider_worker.model.shapes import Shape, Shapes, attention_shapes, ffn_shapes
@@ -77,7 +76,7 @@ class BlockNetwork:
         self._context_norm = RmsNorm(weights("hidden_norm.weight"), layers.rms_eps)
         self._context = ContextKeys(layers, weights)
         self._layers = tuple(
-            read_layer(Decoder, layers, weights, index) for index in range(layers.layers)
+            Decoder.read_layer(layers, weights, index) for index in range(layers.layers)
         )
         norm = weights("norm.weight")
         self._norm = RmsNorm(norm, layers.rms_eps)

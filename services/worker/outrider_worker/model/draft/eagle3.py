@@ -21,9 +21,8 @@ from outrider_worker.attention.base import AttentionBackend, Rows
 from outrider_worker.kv import KvPool
 from outrider_worker.linear import Linear
 from outrider_worker.model.config import ModelConfig
-from outrider_worker.model.decoder import Decoder, Forward, Layer
+from outrider_worker.model.decoder import Decoder, Forward, ForwardMaker, Layer
 from outrider_worker.model.draft.eagle3_config import Eagle3Config
-from outrider_worker.model.draft.layers import DraftForward, read_layer
 from outrider_worker.model.draft.tables import (
     VOCABULARY_MAPS,
     Table,
@@ -88,7 +87,7 @@ class Eagle3Head:
     """Hidden states behind `norm` → logits"""
     layers: Sequence[FusedLayer | Layer]
     norm: RmsNorm
-    forward: DraftForward
+    forward: ForwardMaker
     carry_norm: bool
     kept_ids: Tensor | None
 
@@ -150,7 +149,7 @@ def read_eagle3(
         table=output_table(tensors, "lm_head.weight", target, kept_ids),
         layers=[_read_layer(tensors, config, index) for index in range(layers.layers)],
         norm=RmsNorm(tensors("norm.weight"), eps),
-        forward=DraftForward(turned, backend, tensors.dtype, tensors.device),
+        forward=ForwardMaker(turned, backend, tensors.dtype, tensors.device),
         carry_norm=config.norm_output,
         kept_ids=kept_ids,
     )
@@ -167,7 +166,7 @@ def _read_fusion(tensors: DraftTensors, config: Eagle3Config) -> TapFusion:
 
 
 def _read_layer(tensors: DraftTensors, config: Eagle3Config, index: int) -> FusedLayer | Layer:
-    layer = read_layer(Decoder, config.layers, tensors, index)
+    layer = Decoder.read_layer(config.layers, tensors, index)
     name = _hidden_norm(index)
     if name not in tensors:
         return layer

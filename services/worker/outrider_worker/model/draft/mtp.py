@@ -23,8 +23,7 @@ from outrider_worker.attention.base import AttentionBackend, Rows
 from outrider_worker.kv import KvPool
 from outrider_worker.linear import Linear
 from outrider_worker.model.config import ModelConfig, ModelError
-from outrider_worker.model.decoder import Decoder, Layer
-from outrider_worker.model.draft.layers import DraftForward, read_layer
+from outrider_worker.model.decoder import Decoder, ForwardMaker, Layer
 from outrider_worker.model.draft.mtp_layouts import MODULE_PARTS, MtpNames
 from outrider_worker.model.draft.tables import (
     VOCABULARY_MAPS,
@@ -55,7 +54,7 @@ class MtpModule:
     """[b, 2d] → [b, d]"""
     layer: Layer
     norm: RmsNorm
-    forward: DraftForward
+    forward: ForwardMaker
     hidden_first: bool
     carry_norm: bool
     kept_ids: Tensor | None
@@ -94,7 +93,7 @@ def read_modules(
     tensors.check(_shapes(config, tensors), apart=VOCABULARY_MAPS)
     kept_ids = _kept_ids(tensors, config.vocab_size)
     weights = OffsetNorms(tensors, layout.norm_offset)
-    forward = DraftForward(config, backend, tensors.dtype, tensors.device)
+    forward = ForwardMaker(config, backend, tensors.dtype, tensors.device)
 
     def module(index: int) -> MtpModule:
         prefix, eps = f"modules.{index}", config.rms_eps
@@ -105,7 +104,7 @@ def read_modules(
             embedding_norm=RmsNorm(weights(f"{prefix}.enorm.weight"), eps),
             hidden_norm=RmsNorm(weights(f"{prefix}.hnorm.weight"), eps),
             combine=linear(weights, f"{prefix}.eh_proj"),
-            layer=read_layer(family, config, weights, index),
+            layer=family.read_layer(config, weights, index),
             norm=RmsNorm(weights(f"{prefix}.norm.weight"), eps),
             forward=forward,
             hidden_first=layout.hidden_first,
