@@ -41,6 +41,7 @@ from outrider_worker.profile import (
 from outrider_worker.profile_seats import ProfileSeats
 from outrider_worker.programs import Programs, SeatSize
 from outrider_worker.runner import Runner
+from outrider_worker.sampling.draw import draw_on_cpu
 from outrider_worker.settings import WorkerSettings
 from outrider_worker.speculate.drafter import DrafterTraits
 from outrider_worker.streams import open_stream
@@ -92,6 +93,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     dtype = choose_dtype(device)
     if device.type == "cpu":
         _log.info("preparing kernels", found=have_kernels())
+        draw_on_cpu()
     backend = default_attention(device)
     loaded = load_model(
         resolve_model(settings.model), dtype, device, progress=_LoadProgress(), backend=backend
@@ -148,23 +150,25 @@ def assemble(settings: WorkerSettings) -> Assembly:
 
 
 def _pool(settings: WorkerSettings, target: Target, drafters: Drafters, laws_bytes: int) -> KvPool:
-    """The budget buys pages for the target and for a drafter's state, the features' ring, and the
-    laws that a verifier keeps. Weights are not in it, neither the target's nor a drafter's.
+    """The budget buys pages for the target and for a drafter's state, what the latter keeps by
+    seat, the features' ring, and the laws that a verifier keeps. Weights are not in it, neither
+    the target's nor a drafter's.
     """
     config, stateful = target.loaded.config, drafters.stateful
-    ring_bytes = page_bytes = 0
+    ring_bytes = page_bytes = seats_bytes = 0
     if stateful is not None:
-        page_bytes = stateful.kv_bytes_per_token * PAGE_TOKENS
+        page_bytes = stateful.state_size.token_bytes * PAGE_TOKENS
+        seats_bytes = stateful.state_size.seat_bytes * (settings.max_running + 1)
         ring_bytes = ring_memory(
             stateful, settings.max_running, drafters.max_tokens, config.hidden_size, target.dtype
         )
-    budget_bytes = settings.kv_bytes - ring_bytes - laws_bytes
+    budget_bytes = settings.kv_bytes - ring_bytes - seats_bytes - laws_bytes
     pool = KvPool.for_budget(config, budget_bytes, target.dtype, target.device, page_bytes)
     _log.info(
         "memory shared out",
         kv_tokens=(pool.pages - 1) * PAGE_TOKENS,
         target_kv_mib=_mib(pool.pages * PAGE_TOKENS * pool.bytes_per_token(config, target.dtype)),
-        drafter_kv_mib=_mib(pool.pages * page_bytes),
+        drafter_kv_mib=_mib(pool.pages * page_bytes + seats_bytes),
         feature_ring_mib=_mib(ring_bytes),
         draft_laws_mib=_mib(laws_bytes),
     )

@@ -1,4 +1,4 @@
-"""exp in float32, made of operations that vector units have.
+"""exp in float32 and float64, made of operations that vector units have.
 
 A library's exp has one code for vectors and another for what is left over, and their bits differ.
 This one is the same few multiplications and additions in every lane.
@@ -10,6 +10,7 @@ together from bits.
 
 from __future__ import annotations
 
+from math import factorial, log
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,13 @@ _T2, _T3, _T4, _T5, _T6, _T7 = (
 )
 
 
+_PER_LN_2_64 = 1 / log(2)
+_LN_2_HIGH_64 = float.fromhex("0x1.62e42feep-1")
+_LN_2_LOW_64 = float.fromhex("0x1.a39ef35793c76p-33")
+_TO_EXPONENT_64 = 1.5 * 2.0**52 + 1023
+_INVERSES_64 = tuple(1 / factorial(place) for place in range(13, 1, -1))
+
+
 @intrinsic
 def _with_exponent(typing: object, biased: types.Type) -> object:
     """2^n from n + _TO_EXPONENT: the lowest nine bits, moved up to where the exponent stands."""
@@ -46,6 +54,18 @@ def _with_exponent(typing: object, biased: types.Type) -> object:
         return builder.bitcast(moved, ir.FloatType())
 
     return types.float32(types.float32), generate
+
+
+@intrinsic
+def _with_exponent_64(typing: object, biased: types.Type) -> object:
+    """The same in float64: the lowest twelve bits."""
+
+    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
+        word = ir.IntType(64)
+        moved = builder.shl(builder.bitcast(args[0], word), ir.Constant(word, 52))
+        return builder.bitcast(moved, ir.DoubleType())
+
+    return types.float64(types.float64), generate
 
 
 @inlined
@@ -59,3 +79,18 @@ def exp(x: np.float32) -> np.float32:
     tail = ((((_T7 * r + _T6) * r + _T5) * r + _T4) * r + _T3) * r + _T2
     result = ((tail * r + _ONE) * r + _ONE) * _with_exponent(biased)
     return _ZERO if x < _LEAST else result
+
+
+@inlined
+def exp_64(x: float) -> float:
+    """e^x within 1 ulp for −700 ≤ x ≤ 700; 0 below, e^700 above."""
+    within = -700.0 if x < -700.0 else x
+    within = 700.0 if within > 700.0 else within
+    biased = within * _PER_LN_2_64 + _TO_EXPONENT_64
+    n = biased - _TO_EXPONENT_64
+    r = (within - n * _LN_2_HIGH_64) - n * _LN_2_LOW_64
+    tail = _INVERSES_64[0]
+    for inverse in _INVERSES_64[1:]:
+        tail = tail * r + inverse
+    result = ((tail * r + 1.0) * r + 1.0) * _with_exponent_64(biased)
+    return 0.0 if x < -700.0 else result

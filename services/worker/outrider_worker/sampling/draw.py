@@ -9,16 +9,22 @@ token) alone, so any draft that is checked against the target's own draw meets t
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from outrider_worker.kernels import have_kernels
 from outrider_worker.philox import uniform, uniform_of_all
 from outrider_worker.sampling.columns import DrawColumns
 from outrider_worker.sampling.filters import CANDIDATES, survivors
 from outrider_worker.sampling.rank import ranked
 from outrider_worker.sampling.stages import Stages
+
+if TYPE_CHECKING:
+    from outrider_worker.sampling.draw_cpu import TeamDraw
 
 _GREEDY_BLOCK, _LEAST_GREEDY_BLOCK = 512, 64
 
@@ -60,21 +66,50 @@ def greedy(logits: Tensor) -> Tensor:
     return best * block + within
 
 
+@lru_cache(maxsize=1)
+def draw_on_cpu() -> TeamDraw | None:
+    """How rows in memory are drawn, where kernels of our own serve.
+
+    Compiled when it is asked for first, so a worker asks at its start.
+    """
+    if not have_kernels():
+        return None
+    from outrider_worker.kernels.team import find_team
+    from outrider_worker.sampling.draw_cpu import TeamDraw
+
+    team = find_team()
+    return None if team is None else TeamDraw(team)
+
+
 def _draw_any(logits: Tensor, columns: DrawColumns) -> Tensor:
-    """[M, V] → [M]: a draw among all tokens."""
+    """[M, V] → [M]: a draw among all tokens, of rows that draw."""
+    if logits.device.type == "cpu" and (team := draw_on_cpu()) is not None:
+        return team.among_all(logits, columns)
+    return draw_any(logits, columns)
+
+
+def draw_any(logits: Tensor, columns: DrawColumns) -> Tensor:
+    """The same in torch's operations, for every device."""
     noise = uniform_of_all(logits.shape[1], columns.seed, columns.choice, columns.index)
-    return _race(columns.scaled(logits), noise)
+    return race(columns.scaled(logits), noise)
 
 
 def _draw_filtered(logits: Tensor, columns: DrawColumns) -> Tensor:
-    """[M, V] → [M]: a draw among the tokens that the filters keep.
+    """[M, V] → [M]: a draw among the tokens that the filters keep, of rows that draw."""
+    if logits.device.type == "cpu" and (team := draw_on_cpu()) is not None:
+        return team.among_kept(logits, columns)
+    return draw_filtered(logits, columns)
+
+
+def draw_filtered(logits: Tensor, columns: DrawColumns) -> Tensor:
+    """The same in torch's operations.
 
     Looks at the best `CANDIDATES` first. Where those cannot settle what is kept, all are sorted.
     """
     probabilities = columns.scaled(logits).softmax(-1)
     ids = ranked(logits, min(CANDIDATES, logits.shape[1]))
     scores, settled = survivors(logits, probabilities, ids, columns)
-    tokens = _race(scores, uniform(ids, columns.seed, columns.choice, columns.index), ids)
+    tokens = race(scores, uniform(ids, columns.seed, columns.choice, columns.index), ids)
     rest = (~settled).nonzero().squeeze(1)
     if rest.numel():
         tokens[rest] = _draw_sorted(logits[rest], columns.take(rest))
@@ -87,10 +122,10 @@ def _draw_sorted(logits: Tensor, columns: DrawColumns) -> Tensor:
     ids = ranked(logits, logits.shape[1])
     scores, _ = survivors(logits, probabilities, ids, columns)
     noise = uniform_of_all(logits.shape[1], columns.seed, columns.choice, columns.index)
-    return _race(scores, noise.gather(1, ids), ids)
+    return race(scores, noise.gather(1, ids), ids)
 
 
-def _race(scores: Tensor, u: Tensor, ids: Tensor | None = None) -> Tensor:
+def race(scores: Tensor, u: Tensor, ids: Tensor | None = None) -> Tensor:
     """scores [M, C] float64 log-weights, −inf where out; u [M, C] uniform → winners [M].
 
     argmax p/E is taken as argmax log p − log E, which needs no normalisation and never underflows.
