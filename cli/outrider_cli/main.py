@@ -15,6 +15,7 @@ from outrider_cli.demo import DEMO, fetch_demo_model
 from outrider_cli.errors import CommandError, StackError
 from outrider_cli.explain import DEFAULT_URL, explanation, token_from_environment
 from outrider_cli.explain import render as render_explanation
+from outrider_cli.inherited import inherited_tls
 from outrider_cli.launch import run_service
 from outrider_cli.models import fetch_hub_model, model_for_workers
 from outrider_cli.options import LOOPBACK, StackOptions, default_decision_log
@@ -136,12 +137,13 @@ def up(
 def _up(options: StackOptions) -> None:
     model = model_for_workers(options.model)
     token = os.environ.get("OUTRIDER_TOKEN") or secrets.token_urlsafe(32)
-    stack = build_stack(options, model, token)
+    tls = inherited_tls()
+    stack = build_stack(options, model, token, tls.https)
     require_free_ports(stack.children)
     console = Console(tuple(child.name for child in stack.children))
     path = os.environ.get("OUTRIDER_STATE_FILE")
     state = StateFile(Path(path) if path else None, stack)
-    asyncio.run(Supervisor(stack, console, state, options.restart).run())
+    asyncio.run(Supervisor(stack, console, state, options.restart, tls.grpc).run())
 
 
 @app.command()
@@ -263,6 +265,7 @@ def train_drafter(
         _flag('Prompts beside the built-in ones: one a line, or JSON lines with a "prompt".'),
     ] = None,
     prompt_count: Annotated[int, _flag("Built-in prompts.", min=0)] = 1920,
+    own_prompts: Annotated[int, _flag("Prompts that the target writes itself.", min=0)] = 1280,
     answer_tokens: Annotated[int, _flag("Longest answer, in tokens.", min=8, max=384)] = 160,
     steps: Annotated[int, _flag("Steps of training.", min=1)] = 600,
     draft_vocab: Annotated[int, _flag("Tokens that can be drafted.", min=16)] = 4096,

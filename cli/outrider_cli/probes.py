@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from outrider_cli.errors import CommandError
 from outrider_cli.stack import ChildSpec, Port
 from outrider_runtime.rpc import open_channel
+from outrider_runtime.tls import TlsFiles
 
 PROBE_LIMIT_S = 2.0
 
@@ -64,7 +66,7 @@ async def http_json(port: Port, path: str) -> Any:
 
 async def http_get(port: Port, path: str) -> tuple[int, bytes]:
     """Status and body; status 0 where nobody answers."""
-    return await asyncio.to_thread(_get, reachable(port.host), port.number, path)
+    return await asyncio.to_thread(_get, port, path)
 
 
 def reachable(host: str) -> str:
@@ -72,8 +74,8 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(host, port, timeout=PROBE_LIMIT_S)
+def _get(port: Port, path: str) -> tuple[int, bytes]:
+    connection = _connection(reachable(port.host), port)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -84,9 +86,18 @@ def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-async def grpc_serving(port: Port) -> bool:
+def _connection(host: str, port: Port) -> http.client.HTTPConnection:
+    if not port.tls:
+        return http.client.HTTPConnection(host, port.number, timeout=PROBE_LIMIT_S)
+    # A child of ours, asked by its address, which its certificate need not name; it gets no secret.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port.number, timeout=PROBE_LIMIT_S, context=context)
+
+
+async def grpc_serving(port: Port, tls: TlsFiles | None = None) -> bool:
     """True where the standard health service says SERVING for the server as a whole."""
-    async with open_channel(f"{port.host}:{port.number}") as channel:
+    async with open_channel(f"{port.host}:{port.number}", tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_LIMIT_S)

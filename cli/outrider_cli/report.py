@@ -50,8 +50,8 @@ class Console:
 
 def base_url(port: Port) -> str:
     """The address OpenAI clients take as `base_url`."""
-    host = reachable(port.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port.number}/v1"
+    host, scheme = reachable(port.host), "https" if port.tls else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port.number}/v1"
 
 
 class StateFile:

@@ -15,11 +15,12 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class Port:
-    """A port a child listens on, and the flag that moves it."""
+    """A port a child listens on, and the flag that moves it; `tls`: HTTP on it is HTTPS."""
 
     host: str
     number: int
     flag: str
+    tls: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,15 @@ class Stack:
         return ((self.router,), self.workers, (self.planner,))
 
 
-def build_stack(options: StackOptions, model: str, token: str) -> Stack:
-    """The processes for `options`; `model` is what the workers are told to load."""
+def build_stack(options: StackOptions, model: str, token: str, https: bool = False) -> Stack:
+    """The processes for `options`.
+
+    Args:
+        options: the flags.
+        model: what the workers are told to load.
+        token: the secret of all gRPC calls.
+        https: the router's environment has it answer HTTPS.
+    """
     workers = tuple(_worker(options, model, index) for index in range(options.workers))
     common = {
         "OUTRIDER_TOKEN": token,
@@ -61,7 +69,7 @@ def build_stack(options: StackOptions, model: str, token: str) -> Stack:
         "OUTRIDER_LOG_FORMAT": options.log_format,
         "PYTHONUNBUFFERED": "1",
     }
-    return Stack(_planner(options), workers, _router(options, workers), common)
+    return Stack(_planner(options), workers, _router(options, workers, https), common)
 
 
 def _planner(options: StackOptions) -> ChildSpec:
@@ -101,8 +109,8 @@ def _worker(options: StackOptions, model: str, index: int) -> ChildSpec:
     return ChildSpec(f"worker-{index}", "outrider_worker", environment, ports, 10.0)
 
 
-def _router(options: StackOptions, workers: tuple[ChildSpec, ...]) -> ChildSpec:
-    http = Port(options.host, options.port, "--port")
+def _router(options: StackOptions, workers: tuple[ChildSpec, ...], https: bool) -> ChildSpec:
+    http = Port(options.host, options.port, "--port", https)
     targets = ",".join(f"{LOOPBACK}:{worker.ports['grpc'].number}" for worker in workers)
     environment = {
         "OUTRIDER_ROUTER_HOST": http.host,

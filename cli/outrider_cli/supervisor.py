@@ -16,6 +16,7 @@ from outrider_cli.report import Console, StateFile
 from outrider_cli.stack import PLANNER, ROUTER, ChildSpec, Stack
 from outrider_runtime.heartbeat import ReconnectBackoff
 from outrider_runtime.lifecycle import EXIT_WITH_PARENT, stop_event
+from outrider_runtime.tls import TlsFiles
 
 MAX_RESTARTS = 5
 FORGIVEN_AFTER_S = 60.0
@@ -26,13 +27,21 @@ _PROGRESS_INTERVAL_S = 10.0
 
 
 class Supervisor:
-    """One run of `outrider up`."""
+    """One run of `outrider up`; `tls` is what its services use for gRPC."""
 
-    def __init__(self, stack: Stack, console: Console, state: StateFile, restart: bool) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        console: Console,
+        state: StateFile,
+        restart: bool,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self._stack = stack
         self._console = console
         self._state = state
         self._restart = restart
+        self._tls = tls
         self._environment = {**os.environ, **stack.common, EXIT_WITH_PARENT: str(os.getpid())}
         self._children: dict[str, Child] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -101,7 +110,7 @@ class Supervisor:
         return await http_ok(self._stack.router.ports["http"], "/ready")
 
     async def _until_serving(self, worker: ChildSpec) -> None:
-        await self._until(worker, lambda: grpc_serving(worker.ports["grpc"]))
+        await self._until(worker, lambda: grpc_serving(worker.ports["grpc"], self._tls))
 
     async def _until(self, spec: ChildSpec, probe: Callable[[], Awaitable[bool]]) -> None:
         """Ask until the answer is yes, and say now and then what is waited for."""

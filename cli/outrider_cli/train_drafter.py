@@ -1,7 +1,7 @@
 """`outrider train-drafter`: a drafter for a model, trained on that model's own answers."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ class TrainOptions:
     kind: str = DEFAULT_KIND
     prompts_file: Path | None = None
     prompt_count: int = 1920
+    own_prompts: int = 1280
     answer_tokens: int = 160
     steps: int = 600
     draft_vocab: int = 4096
@@ -52,7 +53,7 @@ def train_drafter(options: TrainOptions) -> None:
         import torch
 
         from outrider_worker.model import ModelError
-        from outrider_worker.train import dataset, prompts, run, trainer
+        from outrider_worker.train import dataset, own_prompts, prompts, run, trainer
     except ModuleNotFoundError as error:
         raise missing_package(error, "worker") from error
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
@@ -60,6 +61,7 @@ def train_drafter(options: TrainOptions) -> None:
         ModelError,
         dataset.DatasetError,
         prompts.PromptFileError,
+        own_prompts.OwnPromptsError,
         trainer.CheckpointError,
         OSError,
         ValueError,
@@ -67,33 +69,43 @@ def train_drafter(options: TrainOptions) -> None:
     try:
         training = _training(options)
         target = _load(options.target, training.device)
-        run.train_drafter(training, target, chat_encoder(target.folder), typer.echo)
+        run.train_drafter(training, target, ChatText(target.folder), typer.echo)
     except faults as error:
         raise CommandError(str(error)) from error
 
 
-def chat_encoder(folder: Path) -> Callable[[str], Sequence[int]]:
-    """A user's message → token ids of the prompt, exactly as the router makes them."""
-    from outrider_router.text.model_text import ModelText, TextAssets
-    from outrider_router.text.template import Conversation
-    from outrider_worker.rpc.describe import chat_template
+class ChatText:
+    """The text side of the target in a folder, exactly as the router makes it (a Chat)."""
 
-    tokenizer, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    assets = TextAssets(
-        tokenizer=tokenizer.read_bytes(),
-        tokenizer_config=config.read_bytes() if config.exists() else b"",
-        chat_template=chat_template(folder),
-    )
-    text = ModelText(assets, lambda: _DATE)
-    return lambda message: (
-        text.encode_chat(Conversation([{"role": "user", "content": message}])).ids
-    )
+    def __init__(self, folder: Path) -> None:
+        from outrider_router.text.model_text import ModelText, TextAssets
+        from outrider_worker.rpc.describe import chat_template
+
+        tokenizer, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        assets = TextAssets(
+            tokenizer=tokenizer.read_bytes(),
+            tokenizer_config=config.read_bytes() if config.exists() else b"",
+            chat_template=chat_template(folder),
+        )
+        self._text = ModelText(assets, lambda: _DATE)
+
+    def encode(self, message: str) -> Sequence[int]:
+        """See Chat."""
+        from outrider_router.text.template import Conversation
+
+        chat = Conversation([{"role": "user", "content": message}])
+        return self._text.encode_chat(chat).ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See Chat."""
+        return self._text.tokenizer.decode(token_ids)
 
 
 def _training(options: TrainOptions) -> "Training":
     from outrider_worker.assembly import choose_device
     from outrider_worker.train.generate import AnswerPlan
     from outrider_worker.train.kinds import KINDS
+    from outrider_worker.train.own_prompts import OwnPromptsPlan
     from outrider_worker.train.prompts import builtin_prompts, read_prompts
     from outrider_worker.train.recipe import Recipe
     from outrider_worker.train.run import Training
@@ -107,6 +119,7 @@ def _training(options: TrainOptions) -> "Training":
         kind=KINDS[options.kind],
         folder=options.out,
         prompts=[*own, *builtin_prompts(options.prompt_count, options.seed)],
+        own=OwnPromptsPlan(options.own_prompts, seed=options.seed),
         plan=AnswerPlan(answer_tokens=options.answer_tokens, seed=options.seed),
         recipe=Recipe(steps=options.steps, draft_vocab=options.draft_vocab, seed=options.seed),
         seats=options.seats,

@@ -82,8 +82,8 @@ class ServiceSettings(BaseSettings):
         return init_settings, env_settings, secrets
 
     def masked(self) -> str:
-        """One line of JSON for the start-up log, secrets hidden."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """What differs from the defaults, as a line of JSON for the start-up log, secrets hidden."""
+        return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
 
     @property
     def token_text(self) -> str | None:

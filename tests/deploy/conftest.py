@@ -1,8 +1,17 @@
-"""What wants tools of the platform runs where `-m deploy` asks for it (`make test-deploy`)."""
+"""What wants more than Python is looked at only where `-m` names its marker.
+
+`deploy` wants the platform's tools (`make check-deploy`), `containers` a container engine and built
+images (`make test-deploy`, which runs both).
+"""
+
+from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+WANTED_BY = {HERE / "test_tools.py": "deploy", HERE / "containers": "containers"}
 
-def pytest_ignore_collect(collection_path: object, config: pytest.Config) -> bool | None:
-    wanted = "deploy" in config.getoption("markexpr")
-    return True if str(collection_path).endswith("test_tools.py") and not wanted else None
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    marker = WANTED_BY.get(collection_path)
+    return True if marker and marker not in config.getoption("markexpr") else None

@@ -56,10 +56,9 @@ def test_a_network_per_trust_zone() -> None:
     workers = {"worker-1", "worker-2"}
     assert members == {
         "edge": {"router", "load"},
-        "serving": {"router", *workers},
-        "planning": {"planner", *workers},
+        "serving": {"router", "prometheus", *workers},
+        "planning": {"planner", "prometheus", *workers},
         "store": {"planner", "valkey"},
-        "metrics": {"prometheus", "router", "planner", *workers},
         "dashboards": {"grafana", "prometheus"},
         "lookout": {"grafana"},
     }

@@ -9,6 +9,8 @@ import yaml
 
 from outrider_planner.settings import PlannerSettings
 from outrider_router.settings import RouterSettings
+from tests.support.exported import exported_series
+from tests.support.promql import names
 from tests.support.settings_names import OF_LIBRARIES, variables
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy/kubernetes"
@@ -188,6 +190,26 @@ def test_who_is_scaled_has_no_fixed_number(folder: str) -> None:
     freed = {each["target"]["name"] for each in kustomization(folder)["patches"]}
     assert "worker" in scaled
     assert freed == scaled
+
+
+def test_autoscalers_ask_for_what_is_exported() -> None:
+    """Waiting requests and head-room, by KEDA as by Kubernetes' own; the adapter knows both."""
+    known = exported_series().keys()
+    (scaled,) = objects("components/autoscaling-keda")
+    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    asked = frozenset().union(*(names(query).metrics for query in queries))
+    assert asked == {"outrider_worker_requests_waiting", "outrider_planner_headroom_ratio"}
+    assert asked <= known
+    adapter = yaml.safe_load((KUBERNETES / "components/autoscaling/adapter-rules.yaml").read_text())
+    series = {
+        each["seriesQuery"].partition("{")[0]: each.get("name", {}).get("as")
+        for each in (*adapter["rules"], *adapter["externalRules"])
+    }
+    assert series.keys() == asked
+    worker = next(x for x in objects("components/autoscaling") if x["metadata"]["name"] == "worker")
+    pods, external = worker["spec"]["metrics"]
+    assert pods["pods"]["metric"]["name"] in series
+    assert external["external"]["metric"]["name"] in series.values()
 
 
 def edges(direction: str, peer: str) -> set[tuple[str, str, int]]:

@@ -38,6 +38,7 @@ MAX_DRAFT_TOKENS = 5
 TOLERANCE = 1e-5
 _CONTEXT_TOKENS = 256
 _CHECK_EVERY_STEPS = 5
+_PAUSE_AT_STEP = 10
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Course:
     waves: how often the same prompts come, one wave after the other; later ones hit the cache.
     cold: the first wave is served without speculation, so that the cache has pages that the drafter
         knows nothing of. pool_pages: few enough to preempt, where `preempts`. asynchronous: rounds
-        ahead.
+        ahead. pause_steps: without drafts once everybody has begun (*off, idle*); what is compared
+        comes behind them.
     """
 
     requests: int = 1
@@ -73,7 +75,13 @@ class Course:
     answer_tokens: int = 60
     asynchronous: bool = False
     preempts: bool = False
+    pause_steps: int = 0
     seed: int = 1
+
+    @property
+    def pause(self) -> range:
+        """The steps without drafts."""
+        return range(_PAUSE_AT_STEP, _PAUSE_AT_STEP + self.pause_steps)
 
 
 COURSES: Mapping[str, Course] = {
@@ -85,6 +93,9 @@ COURSES: Mapping[str, Course] = {
     # The first token that differs is the one behind a page.
     "prefix-hit": Course(requests=2, waves=2, prompt_tokens=193, answer_tokens=40, seed=5),
     "cold-hit": Course(waves=2, cold=True, prompt_tokens=150, answer_tokens=40, seed=6),
+    # Fed once meanwhile, from features that have turned the ring over.
+    "idle": Course(requests=2, pause_steps=50, answer_tokens=130, seed=7),
+    "idle-ahead": Course(requests=2, pause_steps=50, answer_tokens=130, asynchronous=True, seed=8),
 }
 
 
@@ -139,8 +150,8 @@ def check_oracle(subject: Subject, course: Course) -> int:
                 version += 1
                 # Who comes while it is off would have no state, and nothing to compare.
                 tokens = dice.randint(int(_somebody_comes(bench)), MAX_DRAFT_TOKENS)
-                if course.cold and wave == 0:
-                    tokens = 0
+                if version in course.pause or (course.cold and wave == 0):
+                    tokens, compared = 0, 0
                 bench.plans.offer(planner, static_plan(name, tokens, version=version), 0.0)
                 bench.step()
                 if version % _CHECK_EVERY_STEPS == 0:

@@ -41,6 +41,7 @@ class Script:
             if that was reached, else with the end-of-sequence token.
         predicted: prediction tokens (accepted, rejected) so far, to be told with each round.
         verified: drafts that each round verified.
+        drafter: index of the drafter; all but the last token of a round are its drafts.
     """
 
     rounds: Sequence[Sequence[int]]
@@ -52,6 +53,7 @@ class Script:
     stop_token_id: int = 2
     predicted: Sequence[tuple[int, int]] = ()
     verified: Sequence[int] = ()
+    drafter: int = 0
 
 
 Scripter = Callable[[worker_pb2.Submit], Script]
@@ -76,6 +78,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     digest: str = "0" * 16
     context_tokens: int = 512
     options: tuple[str, ...] = ()
+    drafters: tuple[str, ...] = ()
     token: str | None = None
     tls: TlsFiles | None = None
     ready: bool = True
@@ -200,6 +203,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             ids = list(round_ids[:left])
             left -= len(ids)
             news: dict[str, Any] = {"token_ids": ids, "accepted_tokens": max(0, len(ids) - 1)}
+            news["drafter_index"] = script.drafter
             news |= _totals(script, number) | _verified(script, number)
             if submit.HasField("logprobs"):
                 news["logprobs"] = [_logprobs(submit, token_id) for token_id in ids]
@@ -233,6 +237,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             ),
             eos_token_ids=[2],
             supported_options=self.options,
+            drafters=[common_pb2.DrafterTraits(name=name) for name in self.drafters],
             worker_incarnation=self.incarnation,
             ready=self.ready,
             not_ready_reason="" if self.ready else "warming up",

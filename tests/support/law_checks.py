@@ -54,7 +54,7 @@ def _check_way(way: Way, bench: Bench) -> None:
     modes = {record.launch_mode for record in bench.records if record.requests}
     if way.mode == "in-step":
         assert modes == {LaunchMode.IN_STEP}
-    elif way.drafter.startswith("device") or way.draft_tokens == 0:
+    elif way.on_device or way.draft_tokens == 0:
         assert modes <= _AHEAD
 
 

@@ -25,6 +25,7 @@ from outrider_worker.speculate.scripted import Script, ScriptedDrafter, always, 
 from outrider_worker.streams import DeviceStream, EmulatedStream, ImmediateStream
 from tests.support.device_scripted import DeviceScripted
 from tests.support.engines import Answer, Bench, request, static_plan, tiny_model
+from tests.support.neural_drafters import KINDS
 from tests.support.tiny_models import VOCAB_SIZE, make_tiny_model
 from tests.support.tiny_sparse_models import shared_tiny_sparse
 from tests.unit.worker.grammars import COLOURS, begin, ids, regex, schema
@@ -112,7 +113,10 @@ _SCRIPTS: Mapping[str, Script] = {
 
 @dataclass(frozen=True)
 class Way:
-    """How requests are served: who drafts how much, on which kind of device, by which model."""
+    """How requests are served: who drafts how much, on which kind of device, by which model.
+
+    drafter: one of DRAFTERS, or of neural_drafters.KINDS, which are the tiny Llama's.
+    """
 
     drafter: str = "always"
     draft_tokens: int = 3
@@ -122,9 +126,16 @@ class Way:
     @property
     def plan_name(self) -> str:
         """The drafter's name in plans."""
-        if self.drafter == "device-model":
+        if self.drafter in ("device-model", "draft-model"):
             return "draft"
+        if self.drafter in KINDS:
+            return self.drafter.removesuffix("-vanilla")
         return "ngram" if "ngram" in self.drafter else "scripted"
+
+    @property
+    def on_device(self) -> bool:
+        """Whether rounds can be launched ahead of one another."""
+        return self.drafter.startswith("device") or self.drafter in KINDS
 
 
 def prompt(number: int, tokens: int = 50) -> tuple[int, ...]:
@@ -241,6 +252,8 @@ def _drafters(way: Way, specs: Sequence[RequestSpec]) -> Drafters:
         return Drafters(devices=[DeviceNgramDrafter(K_MAX)])
     if way.drafter == "device-model":
         return Drafters(devices=[itself(way.family)])
+    if way.drafter in KINDS:
+        return Drafters(devices=[KINDS[way.drafter](K_MAX)])
     firsts = {spec.prompt_ids: spec for spec in reversed(specs)}
     texts = {prompt_ids: whole_text(spec, way.family) for prompt_ids, spec in firsts.items()}
     if way.drafter == "device-scripted":

@@ -1,9 +1,8 @@
 """A real router over HTTP in the test's own event loop, in front of fake workers."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,27 +10,41 @@ import httpx2
 import openai
 
 from outrider_router.app import build_state, create_app
+from outrider_router.metrics import OUTCOMES
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
-from outrider_runtime.clock import Clock
+from outrider_runtime.clock import Clock, VirtualClock
 from outrider_runtime.http import listen, quiet_server
 from tests.support.fake_worker import FakeWorker
 
+_TURN_S = 0.01
 
-class HurriedClock:
-    """The machine's clock at a multiple of its pace, for what a router does by waiting."""
+
+class HurriedClock(VirtualClock):
+    """A clock at a multiple of the machine's pace, for what a router does by waiting.
+
+    It counts turns of the event loop instead of reading the machine's time: where a busy machine
+    leaves the whole process standing, this clock stands too, and nobody counts as silent who had no
+    chance to speak.
+    """
 
     def __init__(self, pace: float = 5.0) -> None:
-        self._pace = pace
+        super().__init__()
+        self._turn_s = _TURN_S * pace
 
-    def monotonic_s(self) -> float:
-        return time.monotonic() * self._pace
+    @asynccontextmanager
+    async def ticking(self) -> AsyncIterator[None]:
+        """Time passes within this block."""
+        passing = asyncio.create_task(self._pass())
+        try:
+            yield
+        finally:
+            passing.cancel()
 
-    def wall_s(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self._pace)
+    async def _pass(self) -> None:
+        while True:
+            await asyncio.sleep(_TURN_S)
+            await self.advance(self._turn_s)
 
 
 @dataclass
@@ -60,13 +73,21 @@ class RunningRouter:
         await until(lambda: self.state.trouble() is None, limit_s, "ready")
 
     def settled(self) -> bool:
-        """Nothing is in flight anywhere in the router."""
+        """Nothing is in flight anywhere in the router, and every request has its outcome."""
         workers = self.state.registry.workers.values()
         return (
-            self.state.admission.choices == 0
+            self._unfinished() == 0
+            and self.state.admission.choices == 0
             and self.state.admission.prompt_tokens == 0
             and all(w.in_flight == 0 and w.client.tracked_choices == 0 for w in workers)
         )
+
+    def _unfinished(self) -> float:
+        """Requests that have begun and have no outcome."""
+        value = self.state.series.get_sample_value
+        ended = [value("outrider_router_requests_total", {"outcome": name}) for name in OUTCOMES]
+        started = value("outrider_router_requests_started_total") or 0.0
+        return started - sum(one or 0.0 for one in ended)
 
 
 async def until(condition: Any, limit_s: float, what: str) -> None:
@@ -104,6 +125,7 @@ async def running_router(
     addresses = tuple(w if isinstance(w, str) else w.address for w in workers)
     state = build_state(RouterSettings(workers=addresses, **settings), clock)
     async with (
+        clock.ticking() if isinstance(clock, HurriedClock) else nullcontext(),
         # Plain HTTP: reading the machine's certificates would only take time.
         _served(state) as url,
         httpx2.AsyncClient(base_url=url, timeout=20, verify=False) as http,

@@ -30,6 +30,7 @@ RECIPE = Recipe(
     draft_vocab=200,
     copied_rate=1e-2,
     new_rate=1e-2,
+    warm_up_steps=2,
     evaluate_every=15,
 )
 
@@ -41,8 +42,18 @@ def tiny_target() -> LoadedModel:
     return load_model(make_tiny_llama(folder, num_hidden_layers=3))
 
 
+class TinyChat:
+    """The tiny tokenizer's bytes behind its three special tokens, and nothing around a message."""
+
+    def encode(self, message: str) -> list[int]:
+        return encode(message)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return bytes(token - 3 for token in token_ids).decode()
+
+
 def encode(text: str) -> list[int]:
-    """The tiny tokenizer's bytes behind its three special tokens."""
+    """See TinyChat."""
     return [3 + byte for byte in text.encode()]
 
 

@@ -67,6 +67,7 @@ async def start(settings: PlannerSettings, clock: Clock | None = None) -> Planne
         token,
         loopback=is_loopback(settings.http_host),
         hosts=settings.http_names,
+        page=settings.page,
     )
     http = HttpServer(app, settings.http_host, settings.http_port)
     servicer = PlannerServicer(service)

@@ -1,4 +1,4 @@
-"""The side port: health, metrics, and ``/v1`` as JSON.
+"""The side port: health, metrics, ``/v1`` as JSON, and the page that shows it.
 
 Knows HTTP and who may ask what. Where a token is required, ``/v1`` needs it; health and metrics,
 which probes and scrapers ask for, do not.
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from outrider_planner.http_guard import HttpGuard, error_body
 from outrider_planner.http_routes import routes
+from outrider_planner.page import page_routes
 from outrider_planner.service import PlannerService
 from outrider_runtime import __version__
 from outrider_runtime.http import listen, quiet_server
@@ -32,11 +33,13 @@ def create_app(
     *,
     loopback: bool = True,
     hosts: Collection[str] = (),
+    page: bool = True,
 ) -> FastAPI:
     """The application; every error is a JSON object ``{"error": {"code", "message"}}``.
 
     With a token, what changes something asks for it as a bearer; beyond loopback all of ``/v1``
-    does. ``hosts``: names, beside addresses and localhost, that the server goes by.
+    does. ``hosts``: names, beside addresses and localhost, that the server goes by. ``page``:
+    whether the live page is served; it holds nothing that ``/v1`` protects.
     """
     # The schema without its pages: they load their scripts from elsewhere.
     app = FastAPI(title="Outrider planner", version=__version__, docs_url=None, redoc_url=None)
@@ -57,6 +60,8 @@ def create_app(
         text = await asyncio.to_thread(render, service.metrics.registry)
         return Response(text, media_type=METRICS_CONTENT_TYPE)
 
+    if page:
+        app.include_router(page_routes())
     app.include_router(routes(service, token, open_reads=loopback))
     return app
 

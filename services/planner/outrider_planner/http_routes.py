@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.exceptions import HTTPException
 
-from outrider_planner.core import views
+from outrider_planner.core import overview, views
 from outrider_planner.core.explain import explain
 from outrider_planner.core.planning import Basis
+from outrider_planner.core.policies import usages
 from outrider_planner.core.settings import (
     DeploymentSettings,
     SettingsConflictError,
     SettingsError,
 )
 from outrider_planner.core.shared_costs import CostTableError
+from outrider_planner.core.types import MAX_DRAFT_TOKENS
 from outrider_planner.core.whatif import Answer, answer
 from outrider_planner.core.worker_state import WorkerState
 from outrider_planner.http_models import SettingsBody, WhatIfBody
+from outrider_planner.plugins import installed_policies
 from outrider_planner.service import PlannerService
+
+T = TypeVar("T")
 
 MOST_REQUESTS = 65_536
 # Questions are computed beside the event loop, one at a time; so many more may wait.
@@ -51,6 +56,13 @@ def routes(service: PlannerService, token: str | None, open_reads: bool) -> APIR
 
 def _add_state(routes: APIRouter, service: PlannerService) -> None:
     """Last, because a deployment's name may hold slashes."""
+
+    policies = usages(installed_policies())
+
+    @routes.get("/overview")
+    async def at_a_glance() -> dict[str, Any]:
+        found = overview.overview(service.planner, service.now_s())
+        return {"policies": policies, "store_up": service.store_up, **found}
 
     @routes.get("/deployments")
     async def deployments() -> dict[str, Any]:
@@ -77,33 +89,53 @@ def _add_settings(routes: APIRouter, service: PlannerService) -> None:
 
 
 def _add_evidence(routes: APIRouter, service: PlannerService) -> None:
-    turn, waiting = asyncio.Semaphore(1), asyncio.Semaphore(1 + MOST_WAITING)
+    queue = _Queue()
 
     @routes.get("/deployments/{name:path}/explain")
     async def why(
         name: str,
         n: Annotated[int | None, Query(ge=1, le=MOST_REQUESTS)] = None,
+        d: Annotated[int | None, Query(ge=0, le=MAX_DRAFT_TOKENS)] = None,
         worker: str | None = None,
     ) -> dict[str, Any]:
         incarnation, state, basis = _planned(service, name, worker)
         assert state.decision is not None
         now_s = service.now_s()
         # Of workers that are planned together each is asked about at its own load.
-        found = explain(basis, state.decision, n or max(state.requests_at(now_s), 1))
+        found = explain(basis, state.decision, n or max(state.requests_at(now_s), 1), d)
         return views.explanation(service.planner, incarnation, found, now_s)
+
+    @routes.get("/deployments/{name:path}/map")
+    async def plan_map(name: str, worker: str | None = None) -> dict[str, Any]:
+        _, state, basis = _planned(service, name, worker)
+        rates = await queue.run(overview.rate_map, basis)
+        return overview.plan_map(state, rates, service.now_s())
 
     @routes.post("/deployments/{name:path}/whatif")
     async def what_if(name: str, body: WhatIfBody) -> Answer:
         _, state, basis = _planned(service, name, body.worker)
         assert state.decision is not None
-        if waiting.locked():
-            raise HTTPException(429, "too many questions at once", {"Retry-After": "1"})
         with _refusals():
             question, parse = body.question(), service.planner.config.parse
-            async with waiting, turn:
-                return await asyncio.to_thread(
-                    answer, question, basis.apart(), state.decision, state.hello, parse
-                )
+            decision, hello = state.decision, state.hello
+            return await queue.run(
+                lambda apart: answer(question, apart, decision, hello, parse), basis
+            )
+
+
+class _Queue:
+    """What takes a while is computed beside the event loop, one at a time."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(1)
+        self._waiting = asyncio.Semaphore(1 + MOST_WAITING)
+
+    async def run(self, compute: Callable[[Basis], T], basis: Basis) -> T:
+        """``compute`` of a copy of the basis. Raises 429 where too many wait already."""
+        if self._waiting.locked():
+            raise HTTPException(429, "too many questions at once", {"Retry-After": "1"})
+        async with self._waiting, self._turn:
+            return await asyncio.to_thread(compute, basis.apart())
 
 
 def _workers(service: PlannerService, name: str) -> dict[str, WorkerState]:

@@ -12,6 +12,7 @@ from math import isfinite
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from outrider_planner.core.cells import forecast_ratio
 from outrider_planner.core.events import ReportOutcome
 from outrider_planner.core.shadows import Shadow
 from outrider_planner.core.worker_state import Forecast, WorkerState
@@ -185,9 +186,7 @@ def _rate_ratio(worker: WorkerState, drafter: str, step: int) -> float | None:
     """Predicted rate over the rate when off, or None where a policy forecasts nothing."""
     if worker.decision is None or worker.cost_model is None:
         return None
-    off = float(worker.cost_model.off_rate()[step])
-    rates = [float(i.rate[step]) for i in worker.decision.drafters if i.drafter == drafter]
-    return rates[0] / off if rates and rates[0] > 0 and off > 0 else None
+    return forecast_ratio(worker.decision, worker.cost_model, drafter, step)
 
 
 def _load(worker: WorkerState, present: int, step: int) -> tuple[float | None, float | None]:

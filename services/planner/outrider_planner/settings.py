@@ -55,6 +55,7 @@ class PlannerSettings(ServiceSettings):
     http_names: frozenset[str] = Field(
         frozenset(), description="Names that HTTP clients call this host by, beside addresses."
     )
+    page: bool = Field(True, description="Whether the HTTP port serves the live page.")
     report_interval_ms: int = Field(250, ge=100, le=1000)
     validity_ms: int = Field(5000, ge=1000, le=600_000)
     grace_ms: int = Field(5000, ge=0, le=600_000)

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 
+import uvloop
 from pydantic import ValidationError
 
 from outrider_router.server import serve
@@ -34,7 +35,8 @@ def main() -> int:
     log = get_logger(__name__)
     log.info("starting", settings=settings.masked())
     try:
-        asyncio.run(_run(settings))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(settings))
     except ConfigurationError as error:
         return _refused(error)
     log.info("stopped")

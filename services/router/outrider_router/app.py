@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from outrider_router.access.admission import Admission
 from outrider_router.access.gate import Gate
+from outrider_router.access.key_watch import KeyWatch
 from outrider_router.description import ANSWERS, generated, gives, page, takes
 from outrider_router.http_guard import HttpGuard
 from outrider_router.metrics import RouterMetrics
@@ -35,6 +36,7 @@ from outrider_router.openai.schema import (
     TokenizeBody,
 )
 from outrider_router.openai.transport import read_json
+from outrider_router.page import add_chat_page
 from outrider_router.routing.discovery import Discovery
 from outrider_router.routing.policy import MostRoom, MoveLimits
 from outrider_router.routing.registry import Registry
@@ -82,7 +84,17 @@ def _gate(settings: RouterSettings, clock: Clock) -> Gate:
     admission = Admission(
         settings.max_in_flight, settings.max_prompt_tokens_in_flight, settings.max_waiting
     )
-    return Gate(settings.key_policies(), admission, clock, settings.wait_limit_s)
+    policies = settings.key_policies()
+    return Gate(policies, settings.needs_key, admission, clock, settings.wait_limit_s)
+
+
+def _watch_keys(state: RouterState) -> asyncio.Task[None] | None:
+    """Follow the file of keys; None without one."""
+    settings = state.settings
+    if settings.api_keys_file is None:
+        return None
+    watch = KeyWatch(settings.api_keys_file, settings.key_policies, state.gate, state.clock)
+    return asyncio.create_task(watch.run())
 
 
 def _export_load(state: RouterState) -> None:
@@ -96,9 +108,12 @@ def create_app(state: RouterState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         state.registry.start()
+        watching = _watch_keys(state)
         try:
             yield
         finally:
+            if watching is not None:
+                watching.cancel()
             await state.registry.stop()
             await asyncio.to_thread(state.tracer.close)
             state.text_threads.shutdown(wait=False, cancel_futures=True)
@@ -115,6 +130,8 @@ def create_app(state: RouterState) -> FastAPI:
     _add_token_routes(app, state)
     _add_model_routes(app, state)
     _add_operator_routes(app, state)
+    if state.settings.chat_page:
+        add_chat_page(app)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     # Added last, stands outermost: the id covers refusals for want of a key too.
@@ -130,8 +147,9 @@ def create_app(state: RouterState) -> FastAPI:
 
 
 def _add_generation_routes(app: FastAPI, state: RouterState) -> None:
-    chat = GenerationEndpoint(state, ChatReader(), ChatWriter())
-    completions = GenerationEndpoint(state, CompletionReader(), CompletionWriter())
+    caps = state.settings.caps
+    chat = GenerationEndpoint(state, ChatReader(caps), ChatWriter())
+    completions = GenerationEndpoint(state, CompletionReader(caps), CompletionWriter())
 
     @app.post(
         "/v1/chat/completions",

@@ -41,6 +41,15 @@ _MODEL = {
         "created": _NUMBER,
         "owned_by": _STRING,
         "max_model_len": _NUMBER,
+        "speculation": {
+            "type": "object",
+            "required": ["drafters", "max_draft", "prediction"],
+            "properties": {
+                "drafters": {"type": "array", "items": _STRING},
+                "max_draft": _NUMBER,
+                "prediction": {"type": "boolean"},
+            },
+        },
     },
 }
 _LISTED = {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}}

@@ -19,10 +19,12 @@ from outrider_router.types import (
     FailureCode,
     Finish,
     FinishKind,
+    Round,
     Submission,
     TokenLogprobs,
     Totals,
     Update,
+    cut_rounds,
 )
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
@@ -51,13 +53,16 @@ class Ending:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one delivery added to one choice; logprobs are one for each token or none at all."""
+    """What one delivery added to one choice; logprobs are one for each token or none at all, and
+    `rounds` together brought just these tokens.
+    """
 
     index: int
     parts: tuple[Part, ...]
     token_ids: tuple[int, ...]
     ending: Ending | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    rounds: tuple[Round, ...] = ()
 
     @property
     def text(self) -> str:
@@ -72,6 +77,7 @@ class Delta:
             self.token_ids + later.token_ids,
             later.ending,
             self.logprobs + later.logprobs,
+            self.rounds + later.rounds,
         )
 
 
@@ -149,15 +155,17 @@ class Generation:
         kept = len(piece.token_ids)
         self._record.delivered(place, kept)
         self._record.reasoning_tokens += piece.reasoning_tokens
-        self._record.accepted_draft_tokens += min(update.accepted_tokens, kept)
-        self._record.steps.extend(update.steps)
-        self._count_prediction(place, update.totals or self._totals[place], kept)
+        rounds = cut_rounds(update.rounds, kept) if update.rounds else ()
+        self._record.accepted_draft_tokens += sum(one.accepted_tokens for one in rounds)
+        self._record.steps.extend(one for one in update.rounds if one.verified_tokens)
+        if update.totals is not None:
+            self._count_prediction(place, update.totals, kept)
         self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
         logprobs = update.logprobs[:kept]
         end = _end(piece, update, self._order.submissions[place].sampling.stop_token_ids)
         if isinstance(end, Failure):
             self._failure = self._failure or end
-            return Delta(place, piece.parts, piece.token_ids, logprobs=logprobs)
+            return Delta(place, piece.parts, piece.token_ids, None, logprobs, rounds)
         parts = piece.parts
         if piece.end is not None:
             self._relay.cancel(place)
@@ -167,7 +175,7 @@ class Generation:
             if end.reason == "stop" and assembler.calls:
                 end = replace(end, reason="tool_calls")
             self._endings[place] = end
-        return Delta(place, parts, piece.token_ids, end, logprobs)
+        return Delta(place, parts, piece.token_ids, end, logprobs, rounds)
 
     def _count_prediction(self, place: int, totals: Totals, kept: int) -> None:
         """What a delivery adds to the request's counts; what a stop string cut off was not used."""
@@ -227,6 +235,8 @@ def _end(piece: Piece, update: Update, own_stops: Sequence[int]) -> Ending | Fai
 
     The model's own end-of-sequence token is no stop reason; the request's stop tokens are.
     """
+    if piece.end is None and update.end is None:
+        return None
     if piece.end is not None:
         return Ending("length" if piece.end.kind is EndKind.LENGTH else "stop", piece.end.stop)
     match update.end:

@@ -1,13 +1,16 @@
 """A request's place at a worker: its choices go in, their news comes out, merged while unread.
 
-However slowly a client reads, at most one update per choice waits here, and it holds at most as
-many tokens as the choice may have.
+However slowly a client reads, at most one update per choice waits here, and its size is bounded.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from outrider_router.types import Failure, FailureCode, Submission, Update
+
+_MOST_UNREAD = 32_768
+"""Tokens of a choice, with the alternatives told beside them, that may wait to be read."""
+_UNREAD = Failure(FailureCode.DEADLINE, "the answer was not read in time")
 
 
 class Mailbox:
@@ -18,10 +21,13 @@ class Mailbox:
         self._open = set(range(len(submissions)))
         self._received = [0] * len(submissions)
         self._waiting: dict[int, Update] = {}
-        self._news = asyncio.Event()
+        self._arrival: asyncio.Future[None] | None = None
 
     def deliver(self, place: int, update: Update) -> None:
-        """Add news; ignored after the end, turned into a failure past the choice's limit."""
+        """Add news; ignored after the end.
+
+        Turned into a failure past the choice's limit, and where too much waits to be read.
+        """
         if place not in self._open:
             return
         self._received[place] += len(update.token_ids)
@@ -29,11 +35,18 @@ class Mailbox:
             update = Update(
                 end=Failure(FailureCode.INTERNAL, "the worker sent more tokens than asked for")
             )
+        waiting = self._waiting.get(place)
+        if waiting is not None and update.end is None and self._is_too_much(place, waiting):
+            update = Update(end=_UNREAD)
         if update.end is not None:
             self._open.discard(place)
-        waiting = self._waiting.get(place)
         self._waiting[place] = waiting.followed_by(update) if waiting else update
-        self._news.set()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def _is_too_much(self, place: int, waiting: Update) -> bool:
+        each = 1 + (self.submissions[place].top_logprobs or 0)
+        return len(waiting.token_ids) * each > _MOST_UNREAD
 
     def close(self, place: int) -> None:
         """No more news of this place are wanted."""
@@ -52,7 +65,7 @@ class Mailbox:
     async def next(self) -> Mapping[int, Update]:
         """Wait for news; at least one place has some."""
         while not self._waiting:
-            self._news.clear()
-            await self._news.wait()
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
         news, self._waiting = self._waiting, {}
         return news

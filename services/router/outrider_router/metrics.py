@@ -11,7 +11,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from outrider_router.tracing import RequestTrace
-from outrider_router.types import VerifyStep
+from outrider_router.types import Round
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
 
@@ -151,7 +151,7 @@ class RequestRecord:
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     reasoning_tokens: int = 0
-    steps: list[VerifyStep] = field(default_factory=list)
+    steps: list[Round] = field(default_factory=list)
     outcome: Outcome | None = None
     time_to_first_token_s: float | None = None
     queued_s: float | None = None

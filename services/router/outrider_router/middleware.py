@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider_router.access.gate import Gate
 from outrider_router.openai.errors import ApiError
+from outrider_router.page import is_page
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import bind_request, get_logger
 
@@ -60,8 +61,8 @@ class RequestContext:
 class ApiKeys:
     """Lets only clients with a key through, and tells them what is left of its limits.
 
-    Health, readiness and metrics stay open. What comes behind finds the key's `tenant` in the
-    request's state; where no keys are set, everybody is `anonymous`.
+    Health, readiness, metrics and the page stay open. What comes behind finds the key's `tenant` in
+    the request's state; where no keys are set, everybody is `anonymous`.
     """
 
     def __init__(self, app: ASGIApp, gate: Gate, clock: Clock) -> None:
@@ -70,7 +71,7 @@ class ApiKeys:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
         tenant = self._gate.tenant(_bearer(scope))

@@ -93,6 +93,9 @@ class _Leg:
         self.received += update.token_ids
         if update.token_ids:
             self.avoided.clear()
+        if self.attempts == 1:
+            self.totals = update.totals or self.totals
+            return update
         if update.totals is not None:
             before = self.totals_before
             self.totals = before.plus(update.totals) if before else update.totals
@@ -148,11 +151,12 @@ class Relay:
             found = await self._mailbox.next()
             news = {place: self._legs[place].absorb(update) for place, update in found.items()}
             self._begun = self._begun or any(update.token_ids for update in news.values())
-            for place, update in news.items():
+            for place, update in tuple(news.items()):
                 if update.end is not None:
                     end = await self._after_end(place, update.end)
-                    news[place] = replace(update, end=end)
-            news = {p: u for p, u in news.items() if u.token_ids or u.end is not None}
+                    news[place] = update = replace(update, end=end)
+                if not update.token_ids and update.end is None:
+                    del news[place]
             if news:
                 return news
 

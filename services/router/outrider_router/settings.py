@@ -3,10 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from outrider_router.access.keys import KeyPolicy, policies_of_file, policy_of_entry
+from outrider_router.openai.caps import (
+    DEFAULT_CAPS,
+    MAX_GRAMMAR_BYTES,
+    MAX_LOGIT_BIASES,
+    MAX_PREDICTION_TOKENS,
+    Caps,
+)
 from outrider_router.types import ReportLevel
 from outrider_runtime.settings import (
     ConfigurationError,
@@ -23,7 +30,13 @@ def _split(value: Any) -> Any:
     return value
 
 
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+def _has_port(address: str) -> str:
+    if int(address.rpartition(":")[2]) >= 1 << 16:
+        raise ValueError("the port is larger than 65535")
+    return address
+
+
+Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$"), AfterValidator(_has_port)]
 
 
 class RouterSettings(ServiceSettings):
@@ -53,7 +66,9 @@ class RouterSettings(ServiceSettings):
         "none, here and in the file: no key is needed.",
     )
     api_keys_file: Path | None = Field(
-        None, description="JSON file of hashed keys with their limits, see docs/operations.md."
+        None,
+        description="JSON file of hashed keys with their limits, read again when it changes; see "
+        "docs/operations.md.",
     )
     http_tls_cert_file: Path | None = Field(
         None, description="Certificate for HTTPS; with it and its key, plain HTTP is not answered."
@@ -68,7 +83,35 @@ class RouterSettings(ServiceSettings):
     )
     max_waiting: int = Field(64, ge=0, description="Requests in line for a place at most.")
     wait_limit_s: float = Field(30.0, gt=0, description="Time that a request may stand in line.")
-    max_choices: int = Field(16, ge=1, description="Choices that one request may ask for.")
+    max_choices: int = Field(16, ge=1, le=128, description="Choices that a request may ask for.")
+    max_messages: int = Field(
+        DEFAULT_CAPS.messages, ge=1, description="Messages of a conversation at most."
+    )
+    max_tools: int = Field(DEFAULT_CAPS.tools, ge=0, description="Tools of a request at most.")
+    max_stops: int = Field(
+        DEFAULT_CAPS.stops, ge=0, le=256, description="Stop strings of a request at most."
+    )
+    max_stop_characters: int = Field(
+        DEFAULT_CAPS.stop_characters, ge=1, le=65_536, description="Length of a stop string."
+    )
+    max_logit_biases: int = Field(
+        DEFAULT_CAPS.logit_biases,
+        ge=0,
+        le=MAX_LOGIT_BIASES,
+        description="Tokens that a request may bias.",
+    )
+    max_grammar_bytes: int = Field(
+        DEFAULT_CAPS.grammar_bytes,
+        ge=0,
+        le=MAX_GRAMMAR_BYTES,
+        description="Size of a schema, pattern or grammar that an answer is held to.",
+    )
+    max_prediction_tokens: int = Field(
+        DEFAULT_CAPS.prediction_tokens,
+        ge=0,
+        le=MAX_PREDICTION_TOKENS,
+        description="Length of a predicted output.",
+    )
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1, description="Size of a request body.")
     max_header_bytes: int = Field(
         64 * 1024, ge=1, description="Size of a request's line and headers."
@@ -83,8 +126,10 @@ class RouterSettings(ServiceSettings):
     )
     speculation_report: ReportLevel = Field(
         ReportLevel.NONE,
-        description="What answers tell about speculation by default: none, summary, detailed.",
+        description="What answers tell about speculation unless a header asks for another level: "
+        "none, summary, detailed, tokens.",
     )
+    chat_page: bool = Field(True, description="Serve /chat, a page to try the models with.")
     drain_limit_s: float = Field(
         8.0, ge=0, description="Time that running requests get after SIGTERM."
     )
@@ -96,6 +141,24 @@ class RouterSettings(ServiceSettings):
         False,
         description="Encode control tokens written in messages as such: clients can forge turns.",
     )
+
+    @property
+    def caps(self) -> Caps:
+        """How much one request may hold."""
+        return Caps(
+            messages=self.max_messages,
+            tools=self.max_tools,
+            stops=self.max_stops,
+            stop_characters=self.max_stop_characters,
+            logit_biases=self.max_logit_biases,
+            grammar_bytes=self.max_grammar_bytes,
+            prediction_tokens=self.max_prediction_tokens,
+        )
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients must show a key; a file without one lets nobody in."""
+        return bool(self.api_keys or self.api_keys_file)
 
     def require_safe(self) -> None:
         """Raise `ConfigurationError` for a router that anybody could reach without a key."""

@@ -3,8 +3,8 @@
 Knows no HTTP, no text and no wire format. Pure.
 """
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from enum import Enum
 
 
@@ -173,13 +173,37 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True)
-class VerifyStep:
-    """One round that judged drafts: how many, how many of them held, and how many of these only by
-    relaxed acceptance."""
+class Round:
+    """What one round of a worker brought a choice.
 
-    verified_tokens: int
-    accepted_tokens: int
+    Attributes:
+        tokens: how many; the first `accepted_tokens` of them were drafts, the rest are the model's.
+        verified_tokens: drafts that were judged.
+        accepted_tokens: drafts that held and are part of the answer.
+        relaxed_tokens: of these, the ones that held only by relaxed acceptance.
+        drafter: who drafted; empty where no draft held.
+    """
+
+    tokens: int
+    verified_tokens: int = 0
+    accepted_tokens: int = 0
     relaxed_tokens: int = 0
+    drafter: str = ""
+
+
+def cut_rounds(rounds: Sequence[Round], tokens: int) -> tuple[Round, ...]:
+    """The rounds that brought an answer's next `tokens` tokens, the last one cut to its share."""
+    if tokens and len(rounds) == 1 and rounds[0].tokens == tokens:
+        return tuple(rounds)
+    kept: list[Round] = []
+    for one in rounds:
+        share = min(one.tokens, tokens)
+        tokens -= share
+        if share < one.tokens:
+            one = replace(one, tokens=share, accepted_tokens=min(one.accepted_tokens, share))
+        if share:
+            kept.append(one)
+    return tuple(kept)
 
 
 class ReportLevel(Enum):
@@ -188,32 +212,37 @@ class ReportLevel(Enum):
     NONE = "none"
     SUMMARY = "summary"
     DETAILED = "detailed"
+    TOKENS = "tokens"
+
+    @property
+    def tells_steps(self) -> bool:
+        """Every verify step by itself."""
+        return self in (ReportLevel.DETAILED, ReportLevel.TOKENS)
 
 
 @dataclass(frozen=True)
 class Update:
     """News of one choice: tokens, and its end where it has come; totals come with the end, and
-    with everything where there is a prediction. Logprobs are one for each token or none at all.
+    with everything where there is a prediction. Logprobs are one for each token or none at all;
+    `rounds` together brought just these tokens.
     """
 
     token_ids: tuple[int, ...] = ()
-    accepted_tokens: int = 0
     cached_prompt_tokens: int = 0
     end: Finish | Failure | None = None
     totals: Totals | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
-    steps: tuple[VerifyStep, ...] = ()
+    rounds: tuple[Round, ...] = ()
 
     def followed_by(self, later: "Update") -> "Update":
         """Both as one."""
         return Update(
             self.token_ids + later.token_ids,
-            self.accepted_tokens + later.accepted_tokens,
             max(self.cached_prompt_tokens, later.cached_prompt_tokens),
             later.end,
             later.totals or self.totals,
             self.logprobs + later.logprobs,
-            self.steps + later.steps,
+            self.rounds + later.rounds,
         )
 
 

@@ -16,13 +16,19 @@ from outrider_worker.identity import file_digest, model_digest
 from outrider_worker.model.config import ModelError
 from outrider_worker.model.loader import LoadedModel
 from outrider_worker.model.resolve import resolve_model
+from outrider_worker.speculate.checkpoints import MTP, open_drafter
 from outrider_worker.speculate.device import DeviceDrafter, StatefulDrafter
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
-from outrider_worker.speculate.drafter import NO_DRAFTER, Drafter, known_drafters, load_drafter
+from outrider_worker.speculate.draft_model import open_draft_model
+from outrider_worker.speculate.drafter import (
+    NO_DRAFTER,
+    Drafter,
+    UnknownDrafter,
+    known_drafters,
+    load_drafter,
+)
 from outrider_worker.speculate.ngram import NgramDrafter
 
-MTP = "mtp"
-"""The layers behind the target's own in its checkpoint."""
 HEAD = "head"
 """The head that comes with the worker for its model."""
 DRAFT_PREFIX = "draft:"
@@ -58,7 +64,7 @@ def open_drafters(names: Iterable[str], max_draft_tokens: int, target: Target) -
     for name in names if max_draft_tokens else ():
         if names_a_checkpoint(name):
             devices.append(_open(name, max_draft_tokens, target))
-        elif (host := load_drafter(name, max_draft_tokens)) is not None:
+        elif (host := _on_host(name, max_draft_tokens)) is not None:
             hosts.append(host)
             if isinstance(host, NgramDrafter) and target.device.type != "cpu":
                 devices.append(DeviceNgramDrafter(max_draft_tokens))
@@ -73,15 +79,22 @@ def drafter_digests(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{name}{_digest(name)}" for name in names if name != NO_DRAFTER)
 
 
+def _on_host(name: str, max_draft_tokens: int) -> Drafter | None:
+    """See load_drafter; its error goes on with what else a name can be."""
+    try:
+        return load_drafter(name, max_draft_tokens)
+    except UnknownDrafter as error:
+        raise UnknownDrafter(
+            f"{error}; besides {MTP}, {HEAD}, {DRAFT_PREFIX}MODEL and the folder of a checkpoint, "
+            "if there is one"
+        ) from None
+
+
 def _open(name: str, max_draft_tokens: int, target: Target) -> StatefulDrafter:
     loaded, dtype, device, backend = target.loaded, target.dtype, target.device, target.backend
     if name.startswith(DRAFT_PREFIX):
-        from outrider_worker.speculate.draft_model import open_draft_model
-
         path = resolve_model(name.removeprefix(DRAFT_PREFIX))
         return open_draft_model(path, loaded, max_draft_tokens, dtype, device, backend)
-    from outrider_worker.speculate.checkpoints import open_drafter
-
     folder = _folder(name, loaded)
     return open_drafter(folder, loaded, max_draft_tokens, dtype, device, backend)
 

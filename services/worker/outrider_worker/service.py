@@ -15,7 +15,12 @@ from outrider_runtime.rpc import RpcServer, start_server
 from outrider_runtime.tls import tls_files
 from outrider_runtime.tracing import tracer_for
 from outrider_worker.assembly import Assembly, assemble
-from outrider_worker.constrain import GrammarCompiler, GrammarsUnavailable, Vocabulary
+from outrider_worker.constrain import (
+    CompileLimits,
+    GrammarCompiler,
+    GrammarsUnavailable,
+    Vocabulary,
+)
 from outrider_worker.engine.engine import Engine
 from outrider_worker.engine.fanout import Fanout
 from outrider_worker.engine.inbox import EndAll
@@ -89,7 +94,7 @@ class Worker:
         engine = Engine(parts, news, records)
         thread = _engine_thread(engine, settings.threads, on_failure)
         replica = _replica(assembly, thread)
-        grammars = await asyncio.to_thread(_grammars, assembly)
+        grammars = await asyncio.to_thread(_grammars, assembly, settings.grammar_limit_s)
         rpc = WorkerRpc(replica, engine, grammars, tracer_for("worker", settings))
         news.to(metrics.observe_news, rpc.deliver)
         records.to(metrics.observe_round, ring.append)
@@ -142,7 +147,7 @@ class Worker:
         return not self.engine.idle and self.replica.thread.failure is None
 
 
-def _grammars(assembly: Assembly) -> GrammarCompiler | None:
+def _grammars(assembly: Assembly, limit_s: float) -> GrammarCompiler | None:
     """What compiles grammars; None (and the log says why) where the model allows none."""
     config = assembly.config
     try:
@@ -150,7 +155,7 @@ def _grammars(assembly: Assembly) -> GrammarCompiler | None:
     except GrammarsUnavailable as reason:
         _log.warning("grammars are refused", reason=str(reason))
         return None
-    return GrammarCompiler(vocabulary)
+    return GrammarCompiler(vocabulary, CompileLimits(wait_s=limit_s))
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:

@@ -53,6 +53,9 @@ class WorkerSettings(ServiceSettings):
     logprobs: Literal["raw", "processed"] = Field(
         "raw", description="Of the target itself, or behind penalties, bias, bans and grammar."
     )
+    grammar_limit_s: float = Field(
+        5.0, gt=0, le=60, description="Time for a request's grammar to compile."
+    )
     device: str = Field("auto", description="'auto', 'cpu' or 'cuda'.")
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     drain_limit_s: float = Field(30.0, ge=0, description="How long SIGTERM waits for requests.")

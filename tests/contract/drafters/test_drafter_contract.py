@@ -4,13 +4,11 @@ A new drafter is one line in `SUBJECTS`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from random import Random
 
 import pytest
 
 from outrider_worker.engine.types import MAX_SCORE_BINS, NO_DRAFT, Draft
-from outrider_worker.speculate.device import StatefulDrafter
 from outrider_worker.speculate.device_ngram import DeviceNgramDrafter
 from outrider_worker.speculate.drafter import NO_DRAFTER, known_drafters
 from outrider_worker.speculate.ngram import NgramDrafter
@@ -18,7 +16,6 @@ from outrider_worker.speculate.predicted import PredictedDrafter
 from outrider_worker.speculate.scripted import ScriptedDrafter, always
 from outrider_worker.speculate.suffix import SuffixDrafter, sharing_suffix_drafter
 from outrider_worker.speculate.synthetic import SyntheticDrafter
-from tests.contract.drafters import neural
 from tests.contract.drafters.subjects import (
     CONTEXT_TOKENS,
     SEATS,
@@ -31,6 +28,9 @@ from tests.contract.drafters.subjects import (
     Texts,
 )
 from tests.support.device_scripted import DeviceScripted
+from tests.support.engines import tiny_model
+from tests.support.neural_drafters import KINDS
+from tests.support.neural_drafters import Make as MakeNeural
 from tests.support.tiny_models import VOCAB_SIZE
 
 
@@ -48,8 +48,8 @@ def texts(answers: Texts) -> Mapping[tuple[int, ...], Sequence[int]]:
     return {tuple(PROMPTS[name]): answer for name, answer in answers.items()}
 
 
-def stateful(make: Callable[[], StatefulDrafter]) -> Make:
-    return lambda _: StatefulSubject(neural.target(), make())
+def stateful(make: MakeNeural) -> Make:
+    return lambda _: StatefulSubject(tiny_model(), make(K))
 
 
 SUBJECTS: dict[str, Make] = {
@@ -63,12 +63,7 @@ SUBJECTS: dict[str, Make] = {
         DeviceScripted(texts(known), [2, K, 0], VOCAB_SIZE, K)
     ),
     "synthetic": lambda _: DeviceSubject(SyntheticDrafter([0.9, 0.7, 0.5, 0.3, 0.2, 0.1])),
-    "draft-model": stateful(neural.draft_model),
-    "mtp": stateful(partial(neural.mtp, 1)),
-    "mtp-vanilla": stateful(partial(neural.mtp, 3)),
-    "eagle3": stateful(neural.eagle3),
-    "dflash": stateful(neural.dflash),
-    "dspark": stateful(neural.dspark),
+    **{name: stateful(make_neural) for name, make_neural in KINDS.items()},
 }
 
 

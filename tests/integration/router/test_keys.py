@@ -8,9 +8,10 @@ from typing import Any
 
 import openai
 import pytest
+import structlog
 
 from tests.support.fake_worker import FakeWorker, saying
-from tests.support.router_stack import RunningRouter, running_router, until
+from tests.support.router_stack import HurriedClock, RunningRouter, running_router, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GOOD: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -99,7 +100,7 @@ async def test_workers_learn_a_keys_class_salt_and_cap_from_the_file_alone(tmp_p
         assert (await ask(router, "plain")).status_code == 200
         marked, plain = worker.submitted
         assert (marked.class_label, len(marked.tenant_salt)) == ("batch", 32)
-        assert (marked.priority, marked.speculation.max_draft_tokens) == (-1, 2)
+        assert (marked.priority > 0, marked.speculation.max_draft_tokens) == (True, 2)
         assert (plain.class_label, plain.tenant_salt, plain.priority) == ("", b"", 0)
         assert not plain.speculation.HasField("max_draft_tokens")
 
@@ -126,6 +127,57 @@ async def test_a_key_that_asks_for_much_does_not_keep_another_one_waiting(tmp_pa
         assert await asyncio.gather(*tasks) == [200] * 8
         assert max(order.index("few"), order.index("one")) <= 3
         await until(router.settled, 1, "settled")
+
+
+async def test_priority_decides_who_of_a_key_is_next() -> None:
+    """Lower first, as other servers have it; workers are told."""
+    async with (
+        FakeWorker(script=saying("ok", stall_after=0)) as worker,
+        running_router(worker, max_in_flight=1, max_waiting=16) as router,
+    ):
+        tasks = [asyncio.create_task(router.http.post(CHAT, json=GOOD))]
+        await until(lambda: worker.active, 3, "the first is in")
+        for number, priority in enumerate((3, None, -2, 7), 1):
+            tasks.append(
+                asyncio.create_task(router.http.post(CHAT, json=GOOD | {"priority": priority}))
+            )
+            await until(lambda n=number: router.state.admission.waiting == n, 3, "in line")
+        worker.resume.set()
+        assert [(await task).status_code for task in tasks] == [200] * 5
+        assert [submit.priority for submit in worker.submitted] == [0, -2, 0, 3, 7]
+        ignored = "outrider_router_ignored_fields_total"
+        assert await router.metric(ignored, field="priority") == 0
+
+
+async def test_keys_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
+    """Without a restart; a file that is not in order changes nothing, and the log says so."""
+    path = key_file(tmp_path, old={}, both={"requests_per_minute": 1})
+    async with (
+        FakeWorker(script=saying("ok")) as worker,
+        running_router(worker, api_keys_file=path, clock=HurriedClock()) as router,
+    ):
+
+        async def statuses(*keys: str) -> list[int]:
+            return [(await ask(router, key)).status_code for key in keys]
+
+        assert await statuses("old", "both", "new") == [200, 200, 401]
+        good = key_file(tmp_path, new={}, both={"requests_per_minute": 1}).read_text()
+        gate = router.state.gate
+        await until(lambda: gate.tenant("new"), 5, "the new key is known")
+        assert await statuses("old", "both", "new") == [401, 429, 200]
+        for bad in ('{"keys": [{"name": "new"}]}', "", None):
+            with structlog.testing.capture_logs() as lines:
+                path.unlink() if bad is None else path.write_text(bad)
+                kept = "keys_kept_as_they_were"
+                await until(lambda: any(one["event"] == kept for one in lines), 5, "told")  # noqa: B023
+            assert await statuses("old", "new") == [401, 200]
+        path.write_text(good.replace('"new"', '"newer"'))
+        await until(lambda: router.state.gate.tenant("new").name == "newer", 5, "read again")
+
+
+async def test_a_file_without_keys_lets_nobody_in(tmp_path: Path) -> None:
+    async with running_router(ready=False, api_keys_file=key_file(tmp_path)) as router:
+        assert (await ask(router, "any")).status_code == 401
 
 
 async def test_a_missing_content_type_is_json_only_where_a_key_is_shown() -> None:

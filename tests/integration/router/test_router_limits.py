@@ -70,6 +70,37 @@ async def test_many_unknown_fields_are_counted_at_once(stack: Stack) -> None:
     assert await stack.router.metric(count, field="other") == 50_000
 
 
+def nested(depth: int) -> str:
+    """JSON text of objects in objects."""
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+DEEP = {
+    "response_format": '{"type":"json_schema","json_schema":{"name":"x","schema":%s}}',
+    "guided_json": "%s",
+    "tools": '[{"type":"function","function":{"name":"x","parameters":%s}}]',
+    "tool_choice": "%s",
+    "chat_template_kwargs": "%s",
+    "messages": '[{"role":"user","content":%s}]',
+    "prediction": '{"type":"content","content":%s}',
+    "logit_bias": "%s",
+    "metadata": "%s",
+    "stop": "[%s]",
+}
+
+
+@pytest.mark.parametrize("field", DEEP)
+async def test_values_however_deep_are_no_fault_of_the_routers(offering: Stack, field: str) -> None:
+    """What the reader of JSON takes may still be too deep for who writes it or looks through it."""
+    offering.worker.script = saying("ok")
+    for depth in (10, 300, 700, 900, 950, 980, 100_000):
+        others = {name: value for name, value in GOOD.items() if name != field}
+        body = json.dumps(others)[:-1] + f', "{field}": {DEEP[field] % nested(depth)}}}'
+        response = await offering.router.http.post(CHAT, content=body, headers=JSON)
+        assert response.status_code in (200, 400), depth
+        assert len(response.text) < 2000
+
+
 async def in_flight(router: RunningRouter, worker: FakeWorker, count: int) -> list[Any]:
     """Start requests and wait until the worker has them."""
     tasks = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(count)]

@@ -1,13 +1,8 @@
 """The router as its own process: start, refusal to start, and leaving without cutting anybody."""
 
 import asyncio
-import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -16,6 +11,7 @@ import pytest
 from outrider_router.__main__ import main
 from tests.support.fake_worker import FakeWorker, saying
 from tests.support.net import free_ports
+from tests.support.router_process import RouterProcess, router_process
 from tests.support.router_stack import until
 
 TEXT = "abcdefghij"
@@ -27,52 +23,12 @@ GOOD: dict[str, Any] = {
 CHAT = "/v1/chat/completions"
 
 
-@dataclass
-class RouterProcess:
-    process: asyncio.subprocess.Process
-    http: httpx2.AsyncClient
-
-    async def stream(self) -> str:
-        return (await self.http.post(CHAT, json=GOOD)).text
-
-    async def until_ready(self) -> None:
-        for _ in range(200):
-            try:
-                if (await self.http.get("/ready")).status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
-            await asyncio.sleep(0.05)
-        raise AssertionError("the router did not become ready")
-
-
-@asynccontextmanager
-async def router_process(worker: FakeWorker, **settings: str) -> AsyncIterator[RouterProcess]:
-    (port,) = free_ports(1)
-    environment = {
-        **os.environ,
-        "OUTRIDER_ROUTER_PORT": str(port),
-        "OUTRIDER_ROUTER_WORKERS": worker.address,
-        **settings,
-    }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "outrider_router",
-        env=environment,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
-            yield RouterProcess(process, http)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+async def stream(router: RouterProcess) -> str:
+    return (await router.http.post(CHAT, json=GOOD)).text
 
 
 async def begin_streams(router: RouterProcess, worker: FakeWorker) -> list[asyncio.Task[str]]:
-    tasks = [asyncio.create_task(router.stream()) for _ in range(10)]
+    tasks = [asyncio.create_task(stream(router)) for _ in range(10)]
     await until(lambda: len(worker.active) == 10, 5, "the worker has all")
     return tasks
 

@@ -170,6 +170,30 @@ async def test_required_and_named_calls_are_prescribed_by_a_grammar() -> None:
         assert len(chosen.choices[0].message.tool_calls) == 1
 
 
+def allowing(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+async def test_of_the_tools_only_some_may_be_allowed() -> None:
+    """Where the model is free it does not see the others; where it must call, they stay shown."""
+    markers = ("<tool_call>", "</tool_call>")
+    async with serving(models.HERMES, (), markers) as (worker, router):
+        worker.script = saying(worker, HERMES_CALLS)
+        free = await ask(router, tools=TOOLS, tool_choice=allowing("auto", "weather"))
+        held = await ask(router, tools=TOOLS, tool_choice=allowing("required", "weather"))
+        await ask(router, tools=TOOLS, tool_choice=allowing("auto", "time", "weather"))
+        await ask(router, tools=TOOLS)
+        one, forced, both, all_of_them = worker.submitted
+        assert not one.HasField("grammar")
+        assert ['"name": "time"' in text for text in worker.texts()] == [False, True, True, True]
+        assert '"weather"' in forced.grammar.text
+        assert '"time"' not in forced.grammar.text
+        assert both.prompt_ids == all_of_them.prompt_ids
+        ends = [answer.choices[0].finish_reason for answer in (free, held)]
+        assert ends == ["tool_calls", "tool_calls"]
+
+
 async def test_one_call_at_a_time_ends_the_answer_with_it() -> None:
     async with serving(models.HERMES) as (worker, router):
         worker.script = saying(worker, HERMES_CALLS, 1)
@@ -196,6 +220,11 @@ async def test_one_call_at_a_time_ends_the_answer_with_it() -> None:
             "tool_choice",
         ),
         ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowing("auto", "x")}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowing("auto")}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": allowing("named", "time")}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": allowing("required", "time")}, "tool_choice"),
         (
             {
                 "tools": TOOLS,

@@ -206,6 +206,19 @@ async def test_prompts_go_only_to_workers_of_the_digest_that_tokenised_them() ->
         assert list(old.submitted[0].prompt_ids) != ids
 
 
+async def test_files_that_were_replaced_are_forgotten() -> None:
+    async with (
+        FakeWorker(script=saying("ok"), digest="0") as worker,
+        running_router(worker, clock=HurriedClock(20)) as router,
+    ):
+        registry = router.state.registry
+        for number in range(1, 6):
+            worker.digest = str(number)
+            await until(lambda n=number: registry.model("tiny").digest == str(n), 5, "replaced")
+            assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
+        assert len(registry._texts) <= 2
+
+
 async def test_token_is_carried_and_its_lack_shows() -> None:
     async with FakeWorker(script=saying("ok"), token="s3cret") as worker:
         async with running_router(worker, token="s3cret") as router:

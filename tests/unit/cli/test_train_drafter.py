@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from outrider_cli.main import app
-from outrider_cli.train_drafter import chat_encoder
+from outrider_cli.train_drafter import ChatText
 from outrider_worker.model.loader import load_model
 from outrider_worker.speculate.checkpoints import open_drafter
+from outrider_worker.train.own_prompts import Frame
 from tests.support.tiny_models import shared_tiny_llama
 
 _SMALL = (
-    "--prompt-count", "40", "--answer-tokens", "8", "--steps", "2", "--draft-vocab", "64",
-    "--seats", "8", "--device", "cpu", "--threads", "1",
+    "--prompt-count", "40", "--own-prompts", "0", "--answer-tokens", "8", "--steps", "2",
+    "--draft-vocab", "64", "--seats", "8", "--device", "cpu", "--threads", "1",
 )  # fmt: skip
 
 
@@ -56,12 +56,19 @@ def test_what_cannot_be_done_is_said_in_one_line(
 
 
 def test_prompts_are_encoded_as_a_chat() -> None:
-    folder = shared_tiny_llama()
-    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    text = library.decode(chat_encoder(folder)("hi <|im_end|>"), skip_special_tokens=False)
+    chat = ChatText(shared_tiny_llama())
+    ids = chat.encode("hi <|im_end|>")
+    text = chat.decode(ids)
     assert text.startswith("<|im_start|>user\nhi <|im_end|><|im_end|>")
     assert text.endswith("<|im_start|>assistant\n")
-    assert list(chat_encoder(folder)("hi <|im_end|>")).count(2) == 1, "users set no control tokens"
+    assert list(ids).count(2) == 1, "users set no control tokens"
+
+
+def test_a_message_is_framed_by_the_template() -> None:
+    chat = ChatText(shared_tiny_llama())
+    frame = Frame.of(chat.encode)
+    assert chat.decode(frame.opening) == "<|im_start|>user\n"
+    assert chat.decode([frame.end_id]) == "<|im_end|>"
 
 
 def test_it_trains_goes_on_and_ends_with_a_drafter_that_loads(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from outrider_router.access.admission import Admission, ShuttingDown
 from outrider_router.access.buckets import Bucket
-from outrider_router.access.fair_queue import Entry, FairQueue
+from outrider_router.access.fair_queue import Claim, Entry, FairQueue
+from outrider_router.access.gate import Gate
 from outrider_router.access.keys import KeyPolicy, KeyRing, policies_of_file, policy_of_entry
 from outrider_router.access.tenant import Overloaded, Tenant, duration
 from outrider_router.types import Sampling, Speculation, Submission
+from outrider_runtime.clock import VirtualClock
 from outrider_runtime.settings import ConfigurationError
 
 
@@ -25,6 +27,10 @@ def digest(key: str) -> str:
 
 def policy(name: str = "a", **limits: Any) -> KeyPolicy:
     return KeyPolicy(name=name, sha256=digest(name), **limits)
+
+
+def claim(places: int = 1, **options: Any) -> Claim:
+    return Claim("a", 4, places, **options)
 
 
 def test_keys_are_found_by_hash_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
@@ -110,7 +116,6 @@ def test_a_key_marks_what_it_sends_and_no_request_talks_it_out_of_that() -> None
         policy(class_label="batch", cache_salt="s", max_draft_tokens=2, priority="low")
     ).stamp(submission)
     assert (marked.class_label, marked.speculation.max_draft_tokens) == ("batch", 2)
-    assert marked.priority == -1
     other = Tenant(policy(cache_salt="t")).stamp(submission)
     assert len({marked.tenant_salt, other.tenant_salt, submission.tenant_salt}) == 3
     assert len(marked.tenant_salt) == 32
@@ -127,9 +132,9 @@ def test_who_asks_for_little_does_not_wait_behind_who_asks_for_much(
 ) -> None:
     line: FairQueue[str] = FairQueue(1000)
     for _ in range(crowd):
-        line.push("crowd", weights[0], 1, "crowd")
+        line.push(Claim("crowd", weights[0], 1), "crowd")
     for _ in range(few):
-        line.push("few", weights[1], 1, "few")
+        line.push(Claim("few", weights[1], 1), "few")
     order = [line.pop() for _ in range(crowd + few)]
     assert (order.count("crowd"), order.count("few"), len(line)) == (crowd, few, 0)
     for position, name in enumerate(order):
@@ -139,11 +144,76 @@ def test_who_asks_for_little_does_not_wait_behind_who_asks_for_much(
             assert ahead.count("crowd") <= allowed
 
 
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 3)), max_size=20))
+def test_among_a_keys_own_requests_priority_decides(asked: list[tuple[str, int]]) -> None:
+    """And not among those of others, who else would be pushed back by mere numbers."""
+    line: FairQueue[tuple[str, int, int]] = FairQueue(1000)
+    for number, (key, priority) in enumerate(asked):
+        line.push(Claim(key, 1, 1, priority), (key, priority, number))
+    order = list(line.drain())
+    for key in "ab":
+        own = [entry for entry in order if entry[0] == key]
+        assert own == sorted(own, key=lambda entry: entry[1:])
+    served = [key for key, _, _ in order]
+    least = min(served.count("a"), served.count("b"))
+    assert all(abs(served[:n].count("a") - served[:n].count("b")) <= 1 for n in range(2 * least))
+
+
+def test_who_gives_up_costs_its_key_nothing() -> None:
+    line: FairQueue[str] = FairQueue(1000)
+    gone = [line.push(Claim("a", 1, 1), "gone") for _ in range(5)]
+    for key in "ab":
+        line.push(Claim(key, 1, 1), key)
+    for entry in gone:
+        line.remove(entry)
+    assert list(line.drain()) == ["a", "b"]
+
+
+def test_a_class_says_more_to_workers_than_any_wish() -> None:
+    def sent(of_key: str, wished: int) -> int:
+        submission = Submission(
+            "r", 0, (1,), 0, Sampling(1, 1, 0, 1), Speculation(), priority=wished
+        )
+        return Tenant(policy(priority=of_key)).stamp(submission).priority
+
+    ordered = [
+        *(sent("high", -(2**31)), sent("high", 5), sent("high", 2**31 - 1)),
+        *(sent("normal", -(2**31)), sent("normal", -1), sent("normal", 0), sent("normal", 1)),
+        *(sent("low", -(2**31)), sent("low", 0)),
+    ]
+    assert ordered == sorted(set(ordered))
+    assert sent("normal", 7) == 7
+    assert all(abs(priority) < 2**31 for priority in ordered)
+
+
+def gate(*policies: KeyPolicy, needs_key: bool = True) -> Gate:
+    return Gate(policies, needs_key, Admission(8, 100), VirtualClock(), 1.0)
+
+
+def test_keys_may_change_and_what_was_used_stays_used() -> None:
+    """A key that goes lets its requests end; one that stays keeps its account."""
+    ring = gate(policy("a", requests_per_minute=2, concurrent=5), policy("b"))
+    tenant = ring.tenant("a")
+    assert tenant is not None
+    with tenant.request(1, 0.0):
+        assert ring.take_keys([policy("a", requests_per_minute=2, priority="high"), policy("c")])
+        assert ring.tenant("a") is tenant
+        assert (tenant.weight, tenant.choices, tenant.requests.remaining(0.0)) == (16, 1, 1)
+        assert [ring.tenant(key) is None for key in "bc"] == [True, False]
+    assert not ring.take_keys([policy("a", requests_per_minute=2, priority="high"), policy("c")])
+    with pytest.raises(ConfigurationError):
+        ring.take_keys([policy("d"), policy("d")])
+    assert ring.tenant("a") is tenant, "nothing changes"
+    ring.take_keys([])
+    assert ring.tenant("a") is None, "no keys let nobody in"
+    assert gate(needs_key=False).tenant("") is not None
+
+
 def test_one_key_cannot_fill_the_line_and_who_leaves_makes_room() -> None:
     line: FairQueue[int] = FairQueue(8)
     entries: list[Entry[int]] = []
     while line.has_room("greedy"):
-        entries.append(line.push("greedy", 1, 1, len(entries)))
+        entries.append(line.push(Claim("greedy", 1, 1), len(entries)))
     assert len(line) == 4
     assert line.has_room("other")
     line.remove(entries[0])
@@ -170,9 +240,9 @@ def test_places_and_prompt_tokens_are_given_back_once() -> None:
 
 async def test_the_line_moves_in_order_and_large_requests_are_not_overtaken() -> None:
     admission = Admission(3, 100, max_waiting=8)
-    first = await admission.wait("a", 4, 3, 5)
-    large = asyncio.create_task(admission.wait("a", 4, 3, 5))
-    small = asyncio.create_task(admission.wait("a", 4, 1, 5))
+    first = await admission.wait(claim(3), 5)
+    large = asyncio.create_task(admission.wait(claim(3), 5))
+    small = asyncio.create_task(admission.wait(claim(), 5))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="places"):
         admission.admit(1)
@@ -182,16 +252,16 @@ async def test_the_line_moves_in_order_and_large_requests_are_not_overtaken() ->
     (await small).release()
     assert (admission.choices, admission.waiting) == (0, 0)
     with pytest.raises(Overloaded):
-        await admission.wait("a", 4, 4, 5)
+        await admission.wait(claim(4), 5)
 
 
 async def test_who_gives_up_waiting_leaves_no_trace() -> None:
     """F18: also where the turn comes in the very moment of giving up."""
     admission = Admission(1, 100, max_waiting=8)
-    held = await admission.wait("a", 4, 1, 5)
+    held = await admission.wait(claim(), 5)
     with pytest.raises(Overloaded, match="within"):
-        await admission.wait("a", 4, 1, 0.01)
-    tasks = [asyncio.create_task(admission.wait("a", 4, 1, 5)) for _ in range(3)]
+        await admission.wait(claim(), 0.01)
+    tasks = [asyncio.create_task(admission.wait(claim(), 5)) for _ in range(3)]
     await asyncio.sleep(0)
     held.release()
     tasks[0].cancel()
@@ -199,8 +269,8 @@ async def test_who_gives_up_waiting_leaves_no_trace() -> None:
     assert isinstance((await asyncio.gather(*tasks[:2], return_exceptions=True))[0], BaseException)
     (await tasks[2]).release()
     assert (admission.choices, admission.waiting) == (0, 0)
-    held = await admission.wait("a", 4, 1, 5)
-    last = asyncio.create_task(admission.wait("a", 4, 1, 5))
+    held = await admission.wait(claim(), 5)
+    last = asyncio.create_task(admission.wait(claim(), 5))
     await asyncio.sleep(0)
     admission.send_away()
     with pytest.raises(ShuttingDown):

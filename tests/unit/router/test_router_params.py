@@ -1,11 +1,14 @@
 """The tables of request fields: what is passed on, ignored, refused."""
 
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from outrider_router.openai import params
+from outrider_router.openai.caps import Caps
 from outrider_router.openai.errors import ApiError, FieldNames, of_failure
 from outrider_router.openai.fields import (
     CHAT_ONLY,
@@ -16,6 +19,7 @@ from outrider_router.openai.fields import (
 )
 from outrider_router.openai.params import WORKER_OPTIONS, Offer
 from outrider_router.openai.schema import ChatBody, CompletionBody, GenerationBody, parse
+from outrider_router.settings import RouterSettings
 from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_router.types import Failure, FailureCode
 from tests.support import tiny_tokenizers as tiny
@@ -254,7 +258,9 @@ def test_wishes(fields: dict[str, Any], expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("stop", list("abcde"), "stop: at most 4 stop strings"),
+        ("stop", list("abcde"), "stop: 5 stop strings are more than the 4 allowed"),
+        ("tools", [{}] * 129, "tools: 129 entries are more than the 128 allowed"),
+        ("messages", [{}] * 4097, "messages: 4097 entries are more than the 4096 allowed"),
         ("stop", [""], "stop: a stop string must have 1 to 1024 characters"),
         ("stop", "", "stop: a stop string must have 1 to 1024 characters"),
         ("stop", ["x" * 1025], "stop: a stop string must have 1 to 1024 characters"),
@@ -269,6 +275,52 @@ def test_faults_are_told_in_words_of_the_api(field: str, value: Any, message: st
         chat(**{field: value})
     assert (caught.value.status, caught.value.param) == (400, field)
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("field", "cap", "fits", "too_much"),
+    [
+        ("messages", "messages", [{}] * 2, [{}] * 3),
+        ("tools", "tools", [{}] * 2, [{}] * 3),
+        ("stop", "stops", ["a"] * 2, ["a"] * 3),
+        ("stop", "stop_characters", "ab", "abc"),
+        ("logit_bias", "logit_biases", {"1": 1, "2": 1}, {"1": 1, "2": 1, "3": 1}),
+    ],
+)
+def test_how_much_a_request_may_hold_is_up_to_the_operator(
+    field: str, cap: str, fits: Any, too_much: Any
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    caps = Caps(**{cap: 2})
+    assert parse(ChatBody, body | {field: fits}, caps)
+    with pytest.raises(ApiError) as caught:
+        parse(ChatBody, body | {field: too_much}, caps)
+    assert (caught.value.status, caught.value.param) == (400, field)
+    assert " 2 " in caught.value.message
+    assert parse(ChatBody, body | {field: too_much})
+
+
+def test_grammars_are_no_longer_than_the_operator_allows() -> None:
+    offered = Offer(frozenset({"grammar"}), vocab_size=100)
+    for regex, caps in (("a" * 9, Caps(grammar_bytes=9)), ("a" * 10, Caps(grammar_bytes=10))):
+        assert params.wishes_of(chat(regex=regex), offered, TEXT, caps).structure
+    with pytest.raises(ApiError, match="regex is longer than 9 bytes"):
+        params.wishes_of(chat(regex="ä" * 5), offered, TEXT, Caps(grammar_bytes=9))
+
+
+def test_settings_say_how_much_a_request_may_hold() -> None:
+    """And never more than workers take."""
+    names = {field.name for field in fields(Caps)}
+    assert names == {
+        *("messages", "tools", "stops", "stop_characters", "logit_biases"),
+        *("grammar_bytes", "prediction_tokens"),
+    }
+    settings = RouterSettings.model_validate({f"max_{name}": 7 for name in names})
+    assert settings.caps == Caps(*[7] * len(names))
+    assert RouterSettings().caps == Caps()
+    for name in ("logit_biases", "grammar_bytes", "prediction_tokens"):
+        with pytest.raises(ValidationError, match=name):
+            RouterSettings.model_validate({f"max_{name}": getattr(Caps(), name) + 1})
 
 
 def test_top_p_zero_keeps_the_most_likely_token_only() -> None:

@@ -1,6 +1,7 @@
 """Small parts: mailbox, metrics, settings."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -33,14 +34,31 @@ def submission(max_tokens: int = 10) -> Submission:
     return Submission("r", 0, (1,), 0, sampling, Speculation())
 
 
+async def test_what_is_not_read_is_bounded_also_where_tokens_weigh_much() -> None:
+    """F16: the rest of the answer is given up, what waits can still be read."""
+    for top, most in ((None, 32_768), (15, 2048)):
+        one = replace(submission(max_tokens=10**6), top_logprobs=top)
+        mailbox = Mailbox([one, one])
+        for _ in range(60):
+            mailbox.deliver(0, Update(token_ids=(7,) * 1024))
+        mailbox.deliver(1, Update(token_ids=(7,)))
+        news = await mailbox.next()
+        assert most < len(news[0].token_ids) <= most + 1024
+        assert isinstance(news[0].end, Failure)
+        assert "not read in time" in news[0].end.message
+        assert news[1] == Update(token_ids=(7,))
+        mailbox.deliver(1, Update(end=Finish(FinishKind.LENGTH)))
+        assert (await mailbox.next())[1].end == Finish(FinishKind.LENGTH)
+
+
 async def test_unread_news_merge_and_nothing_follows_an_end() -> None:
     mailbox = Mailbox([submission(), submission()])
-    mailbox.deliver(0, Update((1, 2), accepted_tokens=1, cached_prompt_tokens=4))
+    mailbox.deliver(0, Update((1, 2), cached_prompt_tokens=4))
     mailbox.deliver(1, Update((9,)))
-    mailbox.deliver(0, Update((3,), accepted_tokens=0, end=Finish(FinishKind.LENGTH)))
+    mailbox.deliver(0, Update((3,), end=Finish(FinishKind.LENGTH)))
     mailbox.deliver(0, Update((4,)))
     news = await mailbox.next()
-    assert news[0] == Update((1, 2, 3), 1, 4, Finish(FinishKind.LENGTH))
+    assert news[0] == Update((1, 2, 3), 4, Finish(FinishKind.LENGTH))
     assert news[1] == Update((9,))
     mailbox.fail(Failure(FailureCode.UNAVAILABLE, "gone"))
     assert list(await mailbox.next()) == [1], "only places that have not ended fail"

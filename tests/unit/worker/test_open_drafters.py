@@ -7,7 +7,9 @@ import torch
 
 from outrider_worker.assembly import Assembly, assemble
 from outrider_worker.attention import default_attention
+from outrider_worker.engine.drafters import Drafters
 from outrider_worker.identity import file_digest
+from outrider_worker.kv import PAGE_TOKENS, KvPool
 from outrider_worker.model.config import ModelError
 from outrider_worker.model.loader import load_model
 from outrider_worker.open_drafters import (
@@ -19,7 +21,11 @@ from outrider_worker.open_drafters import (
 from outrider_worker.open_verifier import kept_bytes, open_verifier
 from outrider_worker.settings import WorkerSettings
 from outrider_worker.speculate.drafter import UnknownDrafter
+from tests.support.block_layouts import DFLASH, DSPARK
+from tests.support.engines import tiny_model
 from tests.support.head_checkpoints import DRAFT_SETTINGS, Eagle3Weights, write_head
+from tests.support.neural_drafters import block_drafter
+from tests.support.tiny_block_drafters import TinyBlock
 from tests.support.tiny_models import VOCAB_SIZE, make_tiny_llama, shared_tiny_llama
 
 
@@ -70,6 +76,32 @@ def test_laws_are_no_wider_than_what_is_drafted(tmp_path: Path) -> None:
     assert kept_bytes(open_verifier(WorkerSettings(), target, small)) == 0
 
 
+@pytest.mark.parametrize("kind", [DFLASH["speculators"], DSPARK["speculators"]])
+def test_laws_of_block_drafters_are_no_wider_either(kind: TinyBlock) -> None:
+    cpu = torch.device("cpu")
+    target = Target(tiny_model(), torch.float32, cpu, default_attention(cpu))
+    wishes = WorkerSettings(verifier="rejection", max_running=8, max_draft=2)
+    drafters = Drafters(devices=[block_drafter(kind, 2)])
+    assert kept_bytes(open_verifier(wishes, target, drafters)) == (8 + 1) * 2 * 86 * 4
+
+
+def test_what_a_block_drafter_keeps_by_seat_is_paid_for(tmp_path: Path) -> None:
+    """The budget holds pages, scratch of all seats and features, and not a page more."""
+    folder = DFLASH["z-lab, nested"].write(tmp_path, {})
+    assembly = _assembled(str(folder), max_running=8)
+    drafter, feeding = assembly.parts.drafters.stateful, assembly.parts.runner._programs.feeding
+    assert drafter is not None
+    assert feeding is not None
+    assert feeding.ring is not None
+    size = drafter.state_size
+    target_bytes = KvPool.bytes_per_token(assembly.config, torch.float32)
+    page_bytes = (target_bytes + size.token_bytes) * PAGE_TOKENS
+    pages = assembly.parts.pages.capacity_pages + 1
+    taken = pages * page_bytes + 9 * size.seat_bytes + feeding.ring.nbytes
+    assert size.seat_bytes > 0
+    assert taken <= WorkerSettings(kv_gib=0.01).kv_bytes < taken + page_bytes
+
+
 def test_laws_are_paid_for_by_the_budget() -> None:
     sizes = {"max_running": 8, "max_draft": 8}
     match, rejection = (
@@ -101,7 +133,7 @@ def test_what_names_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("drafter", "error", "text"),
     [
-        ("psychic", UnknownDrafter, "psychic"),
+        ("psychic", UnknownDrafter, r"psychic.* suffix.* mtp, head, draft:MODEL and the folder"),
         ("mtp", ModelError, "no layers behind"),
         ("ngram,ngram", ValueError, "named twice"),
     ],

@@ -13,7 +13,8 @@ import numpy as np
 
 from outrider_planner.core.cost import CostModel
 from outrider_planner.core.policies.base import Decision, DrafterStatistics
-from outrider_planner.core.stage import expected_pass_s, tabulate
+from outrider_planner.core.stage import chunks, expected_pass_s, tabulate
+from outrider_planner.core.types import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,49 @@ def rivals(
 
     A neighbour in V differs by next to nothing; another length is what a reader asks about.
     """
+    rates, verify = _best_by_length(known, cost, step)
+    order = np.argsort(-rates, kind="stable")
+    lengths = [int(d) for d in order if d != taken.draft_tokens][:most]
+    return tuple(cell(known, cost, step, d, int(verify[d])) for d in lengths)
+
+
+def best_cell(
+    known: DrafterStatistics, cost: CostModel, step: int, draft_tokens: int
+) -> Cell | None:
+    """One draft length with the V that serves it best; None where no such draft can be verified."""
+    if draft_tokens > known.gain.positions:
+        return None
+    verify = int(_best_by_length(known, cost, step)[1][draft_tokens])
+    if draft_tokens > 0 and verify == 0:
+        return None
+    return cell(known, cost, step, draft_tokens, verify)
+
+
+def _best_by_length(
+    known: DrafterStatistics, cost: CostModel, step: int
+) -> tuple[FloatArray, IntArray]:
+    """The best rate of every draft length at one n and the V that gives it, (K + 1,) each."""
     stage = tabulate(known.traits.name, known.gain, cost, slice(step, step + 1))
     rates = stage.rates()[0]
     best = rates.argmax(axis=1)
-    order = np.argsort(-rates[np.arange(best.size), best], kind="stable")
-    lengths = [int(d) for d in order if d != taken.draft_tokens][:most]
-    return tuple(cell(known, cost, step, d, int(stage.verify[0, best[d]])) for d in lengths)
+    return rates[np.arange(best.size), best], stage.verify[0, best]
+
+
+def ratios_by_length(known: DrafterStatistics, cost: CostModel) -> FloatArray:
+    """The best rate of every (n, d) over that without drafts, (steps, K + 1).
+
+    0 where no draft of that length can be verified at all.
+    """
+    stages = [tabulate(known.traits.name, known.gain, cost, steps) for steps in chunks(cost)]
+    ratios: FloatArray = np.concatenate([stage.rates().max(axis=2) for stage in stages])
+    ratios /= cost.off_rate()[:, None]
+    no_room = np.concatenate([stage.verify[:, -1] == 0 for stage in stages])
+    ratios[no_room, 1:] = 0.0
+    return ratios
+
+
+def forecast_ratio(decision: Decision, cost: CostModel, drafter: str, step: int) -> float | None:
+    """A decision's own predicted rate over that without drafts; None where it forecasts none."""
+    off = float(cost.off_rate()[step])
+    rates = [float(item.rate[step]) for item in decision.drafters if item.drafter == drafter]
+    return rates[0] / off if rates and rates[0] > 0 and off > 0 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outrider_planner.core.cells import Cell, cell, chosen, rivals
+from outrider_planner.core.cells import Cell, best_cell, cell, chosen, rivals
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.policies import Decision
 from outrider_planner.core.policies.base import DrafterStatistics
@@ -27,9 +27,11 @@ _FIXED = (OffPolicy, StaticPolicy, TablePolicy)
 class DrafterWhy:
     """One drafter at one n. ``chosen`` None: the plan says nothing of it, or nothing has a price.
 
-    ``rivals``: the best cells of other draft lengths. ``survival``: estimated P(first j drafts all
-    accepted) by position, classes and bins pooled. ``verified``: decayed count behind it. ``note``:
-    why a rival that is predicted to do better was not taken; "" where there is none.
+    ``rivals``: the best cells of other draft lengths. ``asked``: the best cell of the length asked
+    about, None where none was or no such draft can be verified. ``survival``: estimated
+    P(first j drafts all accepted) by position, classes and bins pooled. ``verified``: decayed count
+    behind it. ``note``: why a rival that is predicted to do better was not taken; "" where there is
+    none.
     """
 
     drafter: str
@@ -40,6 +42,7 @@ class DrafterWhy:
     length_survival: tuple[float, ...]
     verified: float
     note: str
+    asked: Cell | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,20 @@ class Explanation:
     drafters: tuple[DrafterWhy, ...]
 
 
-def explain(basis: Basis, decision: Decision, requests: int | None = None) -> Explanation:
-    """Why this decision, at n or the present load; None of it needs the time."""
+def explain(
+    basis: Basis,
+    decision: Decision,
+    requests: int | None = None,
+    draft_tokens: int | None = None,
+) -> Explanation:
+    """Why this decision, at n or the present load, and what ``draft_tokens`` would bring there.
+
+    None of it needs the time.
+    """
     step = basis.step(requests)
-    drafters = tuple(_drafter(basis, decision, item, step) for item in basis.snapshot.drafters)
+    drafters = tuple(
+        _drafter(basis, decision, item, step, draft_tokens) for item in basis.snapshot.drafters
+    )
     asked = max(basis.snapshot.present_requests, 1) if requests is None else requests
     return Explanation(
         requests=asked,
@@ -103,7 +116,9 @@ def _sentence(why: DrafterWhy, requests: int, draft_tokens: int) -> str:
     )
 
 
-def _drafter(basis: Basis, decision: Decision, known: DrafterStatistics, step: int) -> DrafterWhy:
+def _drafter(
+    basis: Basis, decision: Decision, known: DrafterStatistics, step: int, asked: int | None
+) -> DrafterWhy:
     cost = basis.cost
     off = None if cost is None else cell(known, cost, step, 0, 0)
     taken = None if cost is None else chosen(decision, known, cost, step)
@@ -118,6 +133,7 @@ def _drafter(basis: Basis, decision: Decision, known: DrafterStatistics, step: i
         length_survival=tuple(known.gain.length_survival.tolist()),
         verified=known.verified,
         note=_note(basis, taken, others),
+        asked=None if cost is None or asked is None else best_cell(known, cost, step, asked),
     )
 
 

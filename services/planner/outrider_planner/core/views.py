@@ -57,7 +57,7 @@ def explanation(
     return {
         "deployment": worker.hello.deployment,
         "worker": incarnation,
-        "state": _state(worker, now_s),
+        "state": worker.state_at(now_s),
         "plan_version": worker.version,
         "plan_age_s": now_s - worker.planned_s,
         "settings_version": planner.basis[incarnation].settled.settings.version,
@@ -78,7 +78,7 @@ def _worker(
         "address": hello.worker_address,
         "model": hello.identity.model,
         "device": hello.identity.device,
-        "state": _state(worker, now_s),
+        "state": worker.state_at(now_s),
         "has_cost_table": worker.costs.has_table,
         "sources": None if basis is None else _fields(basis.sources),
         "present_requests": worker.requests_at(now_s),
@@ -107,12 +107,6 @@ def _checks(planner: Planner, incarnation: str, worker: WorkerState) -> list[dic
     drafters = basis.snapshot.drafters if basis is not None else ()
     gain = drafters[0].gain if len(drafters) == 1 else None
     return [_fields(item) for item in checks(worker.evidence.average, gain)]
-
-
-def _state(worker: WorkerState, now_s: float) -> str:
-    if not worker.connected:
-        return "gone"
-    return "busy" if worker.requests_at(now_s) else "idle"
 
 
 def _plan(worker: WorkerState, now_s: float) -> dict[str, Any] | None:

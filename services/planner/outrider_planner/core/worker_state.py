@@ -118,6 +118,12 @@ class WorkerState:
         """The ladder step that serves the present n; the first one when idle."""
         return int(step_of(self.ladder, np.array([self.requests_at(now_s)]))[0])
 
+    def state_at(self, now_s: float) -> str:
+        """``gone``, ``busy`` or ``idle``."""
+        if not self.connected:
+            return "gone"
+        return "busy" if self.requests_at(now_s) else "idle"
+
     @property
     def connected(self) -> bool:
         """Whether a stream of this worker is open."""

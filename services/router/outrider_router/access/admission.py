@@ -7,7 +7,7 @@ memory. Pure bookkeeping on the event loop; what a refusal looks like is decided
 import asyncio
 from types import TracebackType
 
-from outrider_router.access.fair_queue import Entry, FairQueue
+from outrider_router.access.fair_queue import Claim, Entry, FairQueue
 from outrider_router.access.tenant import Overloaded
 
 
@@ -46,21 +46,21 @@ class Admission:
             raise Overloaded(f"{self.choices} of {self._max_choices} places are taken")
         return self._take(choices)
 
-    async def wait(self, key: str, weight: float, choices: int, limit_s: float) -> "Place":
-        """Take places, after those who come first; keys share by weight.
+    async def wait(self, claim: Claim, limit_s: float) -> "Place":
+        """Take places, after those who come first.
 
         Raises:
             Overloaded: the line is full, or the wait took too long.
             ShuttingDown: the router stops meanwhile.
         """
-        if not len(self._line) and self._fits(choices):
-            return self._take(choices)
-        if choices > self._max_choices or not self._line.has_room(key):
+        if not len(self._line) and self._fits(claim.places):
+            return self._take(claim.places)
+        if claim.places > self._max_choices or not self._line.has_room(claim.key):
             raise Overloaded(
                 f"{self.choices} of {self._max_choices} places are taken and the line is full"
             )
         turn: Turn = asyncio.get_running_loop().create_future()
-        entry = self._line.push(key, weight, choices, turn)
+        entry = self._line.push(claim, turn)
         try:
             async with asyncio.timeout(limit_s):
                 return await turn
@@ -96,12 +96,12 @@ class Admission:
     def _next(self) -> None:
         """Let in who is next, as far as there are places; a large request is not overtaken."""
         while (head := self._line.peek()) is not None:
-            choices, turn = head
-            if not turn.done() and not self._fits(choices):
+            places, turn = head.claim.places, head.item
+            if not turn.done() and not self._fits(places):
                 return
             self._line.pop()
             if not turn.done():
-                turn.set_result(self._take(choices))
+                turn.set_result(self._take(places))
 
     def _charge(self, tokens: int) -> None:
         # A prompt larger than the limit is let in when it is alone: it would never be otherwise.

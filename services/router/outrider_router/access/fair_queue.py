@@ -1,29 +1,58 @@
 """A waiting line in which no key pushes the others back. Pure.
 
-Start-time fair queueing (Goyal, Vin, Cheng 1996): each entry gets a start tag, the later of the
-line's virtual time and its key's last finish; its finish is the start plus cost over weight. The
-smallest start tag is next. A key that asks for much waits behind itself, and no weight starves.
+Start-time fair queueing (Goyal, Vin, Cheng 1996) between keys: the first entry of each key has a
+start tag, the later of the line's virtual time and the finish of the key's last entry that was let
+in; that one's finish was its start plus cost over weight. The smallest start tag is next. A key
+that asks for much waits behind itself, and no weight starves. Among a key's own entries priority
+decides, lower first, then the order in which they came.
 """
 
-import heapq
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What is asked for.
+
+    Attributes:
+        key: whose it is.
+        weight: the key's share of what becomes free.
+        places: how many it takes.
+        priority: among the key's own, lower first.
+    """
+
+    key: str
+    weight: float
+    places: int
+    priority: int = 0
+
+
 @dataclass(order=True)
 class Entry(Generic[Item]):
-    """One that waits; `gone` once it is out of the line."""
+    """One that waits."""
+
+    priority: int
+    number: int
+    claim: Claim = field(compare=False)
+    item: Item = field(compare=False)
+
+
+@dataclass
+class _Flow(Generic[Item]):
+    """One key's entries, as a heap, and the start tag of the first of them."""
 
     start: float
-    number: int
-    key: str = field(compare=False)
-    cost: int = field(compare=False)
-    item: Item = field(compare=False)
-    gone: bool = field(compare=False, default=False)
+    entries: list[Entry[Item]] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Smallest is next; of equal tags the one that came first."""
+        return self.start, self.entries[0].number
 
 
 class FairQueue(Generic[Item]):
@@ -31,63 +60,70 @@ class FairQueue(Generic[Item]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._heap: list[Entry[Item]] = []
+        self._flows: dict[str, _Flow[Item]] = {}
         self._finish: dict[str, float] = {}
-        self._waiting: Counter[str] = Counter()
         self._virtual = 0.0
         self._number = 0
+        self._waiting = 0
 
     def __len__(self) -> int:
-        return self._waiting.total()
+        return self._waiting
 
     def has_room(self, key: str) -> bool:
         """Whether the key may add one: the more is taken, the less it may have of the rest."""
-        return self._waiting[key] < self._most - len(self)
+        flow = self._flows.get(key)
+        return (len(flow.entries) if flow else 0) < self._most - self._waiting
 
-    def push(self, key: str, weight: float, cost: int, item: Item) -> Entry[Item]:
+    def push(self, claim: Claim, item: Item) -> Entry[Item]:
         """Add an entry; what it returns removes it again."""
-        start = max(self._virtual, self._finish.get(key, 0.0))
-        self._finish[key] = start + cost / weight
+        flow = self._flows.get(claim.key)
+        if flow is None:
+            start = max(self._virtual, self._finish.get(claim.key, 0.0))
+            flow = self._flows[claim.key] = _Flow(start)
         self._number += 1
-        entry = Entry(start, self._number, key, cost, item)
-        heapq.heappush(self._heap, entry)
-        self._waiting[key] += 1
+        entry = Entry(claim.priority, self._number, claim, item)
+        heappush(flow.entries, entry)
+        self._waiting += 1
         return entry
 
-    def peek(self) -> tuple[int, Item] | None:
-        """Cost and item of the next one."""
-        self._skip_gone()
-        return (self._heap[0].cost, self._heap[0].item) if self._heap else None
+    def peek(self) -> Entry[Item] | None:
+        """The next one."""
+        return self._next_flow().entries[0] if self._flows else None
 
     def pop(self) -> Item:
         """Take the next one out; the line must not be empty."""
-        self._skip_gone()
-        entry = heapq.heappop(self._heap)
-        self._virtual = entry.start
-        self._count_out(entry)
+        flow = self._next_flow()
+        entry = heappop(flow.entries)
+        self._virtual = flow.start
+        flow.start += entry.claim.places / entry.claim.weight
+        self._finish[entry.claim.key] = flow.start
+        self._left(entry.claim.key)
         return entry.item
 
     def remove(self, entry: Entry[Item]) -> None:
-        """Take one out that waits no longer; does nothing for one that is out."""
-        if not entry.gone:
-            self._count_out(entry)
+        """Take one out that waits no longer, as if it had never come; nothing for one that is out.
+
+        Its key pays for what is let in, not for what gave up.
+        """
+        flow = self._flows.get(entry.claim.key)
+        if flow is not None and entry in flow.entries:
+            flow.entries.remove(entry)
+            heapify(flow.entries)
+            self._left(entry.claim.key)
 
     def drain(self) -> Iterator[Item]:
         """Take all out."""
-        while self.peek() is not None:
+        while self._flows:
             yield self.pop()
 
-    def _count_out(self, entry: Entry[Item]) -> None:
-        entry.gone = True
-        self._waiting[entry.key] -= 1
-        if not self._waiting[entry.key]:
-            del self._waiting[entry.key]
-        if not len(self):
+    def _next_flow(self) -> _Flow[Item]:
+        return min(self._flows.values(), key=lambda flow: flow.rank)
+
+    def _left(self, key: str) -> None:
+        self._waiting -= 1
+        if not self._flows[key].entries:
+            del self._flows[key]
+        if not self._flows:
             # An empty line remembers nobody.
             self._finish.clear()
-            self._heap.clear()
             self._virtual = 0.0
-
-    def _skip_gone(self) -> None:
-        while self._heap and self._heap[0].gone:
-            heapq.heappop(self._heap)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from outrider_router.access.admission import Admission, Place
+from outrider_router.access.fair_queue import Claim
 from outrider_router.access.keys import ANONYMOUS, KeyPolicy, KeyRing
 from outrider_router.access.tenant import Tenant, Usage
 from outrider_router.metrics import RequestRecord
@@ -28,46 +29,71 @@ class Visit:
         Raises:
             Overloaded: too many are in flight, or the key has used its own.
         """
-        self.usage.charge_prompt(tokens, self.clock.monotonic_s())
+        # The place gives back what it is charged; what a key has used stays used.
         self.place.charge_prompt(tokens)
+        self.usage.charge_prompt(tokens, self.clock.monotonic_s())
 
 
 class Gate:
     """All keys and the line behind them.
 
     Args:
-        policies: keys; none lets everybody in as `anonymous`.
+        policies: the keys.
+        needs_key: False lets everybody in as `anonymous`; it holds for good, whatever keys there
+            are later.
         admission: places and the line for them.
         clock: where time comes from.
         wait_limit_s: how long a request may stand in line.
+
+    Raises:
+        ConfigurationError: two keys are the same, or have the same name.
     """
 
     def __init__(
         self,
         policies: Iterable[KeyPolicy],
+        needs_key: bool,
         admission: Admission,
         clock: Clock,
         wait_limit_s: float,
     ) -> None:
-        self._ring = KeyRing(policies)
+        self.needs_key = needs_key
         self._clock = clock
         self._wait_limit_s = wait_limit_s
-        self._tenants = {p.sha256: Tenant(p) for p in (*self._ring.policies, ANONYMOUS)}
+        self._ring = KeyRing(())
+        self._tenants: dict[str, Tenant] = {}
+        self._anonymous = Tenant(ANONYMOUS)
         self.admission = admission
+        self.take_keys(policies)
 
-    @property
-    def needs_key(self) -> bool:
-        """Whether there are keys at all."""
-        return bool(self._ring.policies)
+    def take_keys(self, policies: Iterable[KeyPolicy]) -> bool:
+        """Let in these keys from now on, and no others; True if that changes anything.
+
+        A key that stays keeps what it has used; requests of one that goes may end.
+
+        Raises:
+            ConfigurationError: two of them are the same, or have the same name; nothing changes.
+        """
+        ring = KeyRing(policies)
+        if ring.policies == self._ring.policies:
+            return False
+        known = self._tenants
+        self._tenants = {p.sha256: known.get(p.sha256) or Tenant(p) for p in ring.policies}
+        for policy in ring.policies:
+            self._tenants[policy.sha256].obey(policy)
+        self._ring = ring
+        return True
 
     def tenant(self, presented: str) -> Tenant | None:
         """Who shows this key; None for a wrong one, `anonymous` where none is needed."""
-        policy = self._ring.find(presented) if self.needs_key else ANONYMOUS
+        if not self.needs_key:
+            return self._anonymous
+        policy = self._ring.find(presented)
         return self._tenants[policy.sha256] if policy else None
 
     @asynccontextmanager
     async def visit(
-        self, tenant: Tenant, choices: int, record: RequestRecord
+        self, tenant: Tenant, choices: int, priority: int, record: RequestRecord
     ) -> AsyncIterator[Visit]:
         """Be in, for as long as the block runs.
 
@@ -77,10 +103,8 @@ class Gate:
         """
         started_s = self._clock.monotonic_s()
         with tenant.request(choices, started_s) as usage:
-            place = await self.admission.wait(
-                tenant.name, tenant.weight, choices, self._wait_limit_s
-            )
-            with place:
+            claim = Claim(tenant.name, tenant.weight, choices, priority)
+            with await self.admission.wait(claim, self._wait_limit_s) as place:
                 record.metrics.queue_time.observe(self._clock.monotonic_s() - started_s)
                 try:
                     yield Visit(place, usage, self._clock)

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from outrider_router.access.buckets import Bucket
-from outrider_router.access.keys import KeyPolicy
+from outrider_router.access.keys import KeyPolicy, Priority
 from outrider_router.types import Speculation, Submission
 
 WEIGHTS = {"low": 1.0, "normal": 4.0, "high": 16.0}
-_PRIORITIES = {"low": -1, "normal": 0, "high": 1}
+_RANKS = {"low": 1, "normal": 0, "high": -1}
+# Requests' own priorities lie between the ranks of two classes.
+_RANK_STEP = 1 << 24
+_MOST_WISHED = _RANK_STEP // 2 - 1
 _SALT_BYTES = 32
 
 
@@ -61,6 +64,14 @@ class Tenant:
         self.tokens = _bucket(policy.tokens_per_minute)
         self.choices = 0
 
+    def obey(self, policy: KeyPolicy) -> None:
+        """Go on under another policy; what was used of a limit that stays the same is used."""
+        before, self.policy = self.policy, policy
+        if policy.requests_per_minute != before.requests_per_minute:
+            self.requests = _bucket(policy.requests_per_minute)
+        if policy.tokens_per_minute != before.tokens_per_minute:
+            self.tokens = _bucket(policy.tokens_per_minute)
+
     @property
     def name(self) -> str:
         """The key's name."""
@@ -98,7 +109,7 @@ class Tenant:
         return replace(
             submission,
             class_label=policy.class_label,
-            priority=_PRIORITIES[policy.priority] or submission.priority,
+            priority=_priority(policy.priority, submission.priority),
             tenant_salt=_salt(policy.cache_salt, submission.tenant_salt),
             speculation=_capped(submission.speculation, policy.max_draft_tokens),
         )
@@ -125,6 +136,11 @@ def duration(seconds: float) -> str:
 
 def _bucket(per_minute: int | None) -> Bucket | None:
     return None if per_minute is None else Bucket(per_minute)
+
+
+def _priority(of_key: Priority, wished: int) -> int:
+    """Lower comes first; the key's class says more than any wish of a request."""
+    return _RANKS[of_key] * _RANK_STEP + max(-_MOST_WISHED, min(wished, _MOST_WISHED))
 
 
 def _salt(of_key: str, of_request: bytes) -> bytes:

@@ -11,10 +11,10 @@ from outrider_router.generation import Delta, Ending, Generation, GenerationFail
 from outrider_router.metrics import RequestRecord
 from outrider_router.openai.dialect import Answer, Frame, Usage
 from outrider_router.openai.errors import ApiError, FieldNames, of_failure
+from outrider_router.openai.events import DONE, EventWriter, event
 from outrider_router.openai.report import metrics_of
-from outrider_router.openai.stream import DONE, event
 from outrider_router.text.parts import Part, joined
-from outrider_router.types import ReportLevel, TokenLogprobs
+from outrider_router.types import ReportLevel, Round, TokenLogprobs
 from outrider_runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -27,17 +27,24 @@ class _Choice:
     parts: list[Part] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     ending: Ending | None = None
 
     def add(self, delta: Delta) -> None:
         self.parts += delta.parts
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
+        self.rounds += delta.rounds
         self.ending = delta.ending or self.ending
 
     def answer(self, index: int, ending: Ending) -> Answer:
         return Answer(
-            index, joined(self.parts), tuple(self.token_ids), tuple(self.logprobs), ending
+            index,
+            joined(self.parts),
+            tuple(self.token_ids),
+            tuple(self.logprobs),
+            ending,
+            tuple(self.rounds),
         )
 
 
@@ -85,22 +92,21 @@ class AnswerWriter:
         it got for the whole answer.
         """
         openings = map(self.frame.opening, range(len(self.order.submissions)))
-        if opening := b"".join(event(chunk) for chunk in openings if chunk):
-            yield opening
-        pacing = Pacing(interval_tokens)
+        piece = b"".join(event(chunk) for chunk in openings if chunk)
+        pacing, writer = Pacing(interval_tokens), EventWriter(self.frame)
         try:
             async for news in self.generation.rounds():
-                deltas = pacing.due(news)
-                choices = [choice for delta in deltas for choice in self.frame.delta(delta)]
-                if choices:
-                    yield b"".join(map(self._event, choices))
+                # The first news are there already: what opens the stream goes with them.
+                piece += b"".join(map(writer.of, pacing.due(news)))
+                if piece:
+                    yield piece
+                    piece = b""
         except Exception as error:
             yield event(self._failed(error).body())
             return
         self.record.end(self.generation.outcome)
-        if self.frame.with_usage:
-            yield event(self.frame.chunk([], self._closing()))
-        yield DONE
+        usage = event(self.frame.chunk([], self._closing())) if self.frame.with_usage else b""
+        yield usage + DONE
 
     def _failed(self, error: Exception) -> ApiError:
         if isinstance(error, GenerationFailed):
@@ -110,9 +116,6 @@ class AnswerWriter:
             shown = ApiError(500, "the router failed while streaming")
         self.record.end(shown.outcome)
         return shown
-
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        return event(self.frame.chunk([choice]))
 
     def _closing(self) -> dict[str, Any]:
         """What follows the choices: usage, and a report where one is wanted."""

@@ -5,24 +5,33 @@ that take seconds, in which nothing else is served. Here the kind of a whole lis
 and the first fault is the only one.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from outrider_router.openai.caps import Caps, caps_of
+
 MAX_TOKEN_ID = 2**32 - 1
-MAX_STOPS, MAX_STOP_CHARACTERS = 4, 1024
 # Each may become two sequences of tokens, of which workers take 128.
 MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS = 64, 256
 
 
 def at_most(entries: int) -> BeforeValidator:
     """Refuses lists and objects with more entries before a look at any of them."""
+    return at_most_of(lambda _caps: entries)
 
-    def check(value: Any) -> Any:
-        if isinstance(value, list | dict) and len(value) > entries:
-            text = "has more than {limit} entries"
-            raise PydanticCustomError("too_many_entries", text, {"limit": entries})
+
+def at_most_of(limit: Callable[[Caps], int]) -> BeforeValidator:
+    """As `at_most`, where the caps say how many."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        most = limit(caps_of(info))
+        if isinstance(value, list | dict) and len(value) > most:
+            numbers = {"count": len(value), "most": most}
+            text = "{count} entries are more than the {most} allowed"
+            raise PydanticCustomError("too_many_entries", text, numbers)
         return value
 
     return BeforeValidator(check)
@@ -51,16 +60,20 @@ def _prompts(value: Any) -> list[str | list[int]]:
     )
 
 
-def _stops(value: Any) -> list[str]:
+def _stops(value: Any, info: ValidationInfo) -> list[str]:
     """The stop strings one by one; a single one may come without its list."""
+    caps = caps_of(info)
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not _all_of(str, stops):
         raise PydanticCustomError("stop", "must be a string or a list of strings")
-    if len(stops) > MAX_STOPS:
-        raise PydanticCustomError("stop", "at most {most} stop strings", {"most": MAX_STOPS})
-    if not all(0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
-        limits = {"most": MAX_STOP_CHARACTERS}
-        raise PydanticCustomError("stop", "a stop string must have 1 to {most} characters", limits)
+    if len(stops) > caps.stops:
+        numbers = {"count": len(stops), "most": caps.stops}
+        raise PydanticCustomError(
+            "stop", "{count} stop strings are more than the {most} allowed", numbers
+        )
+    if not all(0 < len(stop) <= caps.stop_characters for stop in stops):
+        numbers = {"most": caps.stop_characters}
+        raise PydanticCustomError("stop", "a stop string must have 1 to {most} characters", numbers)
     return stops
 
 
@@ -92,9 +105,7 @@ _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[list[int], PlainValidator(_token_ids, json_schema_input_type=list[_TokenId])]
 Stops = Annotated[
     list[str],
-    PlainValidator(
-        _stops, json_schema_input_type=str | Annotated[list[str], Field(max_length=MAX_STOPS)]
-    ),
+    PlainValidator(_stops, json_schema_input_type=str | list[str]),
 ]
 Prompts = Annotated[
     list[str | list[int]],

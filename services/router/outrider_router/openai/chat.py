@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outrider_router.generation import Ending
+from outrider_router.openai.caps import DEFAULT_CAPS, Caps
 from outrider_router.openai.dialect import Answer, CallIds, Encoded
 from outrider_router.openai.errors import invalid
 from outrider_router.openai.logprobs import chat_logprobs
@@ -16,14 +17,17 @@ from outrider_router.text.template import Conversation
 
 
 class ChatReader:
-    """Reads conversations."""
+    """Reads conversations of a size that `caps` allows."""
 
     endpoint = "chat.completions"
     prompt_param = "messages"
 
+    def __init__(self, caps: Caps = DEFAULT_CAPS) -> None:
+        self._caps = caps
+
     def parse(self, value: Any) -> tuple[ChatBody, list[Conversation]]:
         """The body, and one prompt: what the model's template is given."""
-        body = parse(ChatBody, value)
+        body = parse(ChatBody, value, self._caps)
         use = tool_use_of(body)
         return body, [conversation_of(body, use.rendered if use else None)]
 

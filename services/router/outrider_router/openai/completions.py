@@ -7,6 +7,7 @@ raw prompt writes its control tokens as well, so they are encoded as such.
 from typing import Any
 
 from outrider_router.generation import Ending
+from outrider_router.openai.caps import DEFAULT_CAPS, Caps
 from outrider_router.openai.dialect import Answer, CallIds, Encoded
 from outrider_router.openai.errors import unsupported
 from outrider_router.openai.logprobs import completion_logprobs
@@ -16,14 +17,17 @@ from outrider_router.text.parts import Part, content_of
 
 
 class CompletionReader:
-    """Reads raw prompts."""
+    """Reads raw prompts, in requests of a size that `caps` allows."""
 
     endpoint = "completions"
     prompt_param = "prompt"
 
+    def __init__(self, caps: Caps = DEFAULT_CAPS) -> None:
+        self._caps = caps
+
     def parse(self, value: Any) -> tuple[CompletionBody, list[str | list[int]]]:
         """The body and its prompts."""
-        body = parse(CompletionBody, value)
+        body = parse(CompletionBody, value, self._caps)
         if body.echo and body.logprobs is not None:
             # A prompt's own logprobs would be part of the answer.
             raise unsupported("echo", "together with logprobs is not supported")

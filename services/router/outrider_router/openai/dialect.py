@@ -11,10 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 from outrider_router.generation import Delta, Ending
 from outrider_router.openai.logprobs import ChoiceLogprobs, TokenEntry
+from outrider_router.openai.rounds import rounds_json
 from outrider_router.openai.schema import GenerationBody
 from outrider_router.text.model_text import ModelText
 from outrider_router.text.parts import Content, Part, Reasoning
-from outrider_router.types import TokenLogprobs
+from outrider_router.text.spelling import Spelling
+from outrider_router.types import Round, TokenLogprobs
 
 # What one endpoint calls a prompt: a conversation, or a string or token ids.
 Prompt = TypeVar("Prompt")
@@ -38,6 +40,7 @@ class Answer:
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
     ending: Ending
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class Frame:
         prompt_ids: of each choice, where the client wants to see token ids.
         echo: text of each choice's prompt, where it shall stand before the answer.
         logprobs: one for each choice, where the client wants logprobs.
+        spelling: of tokens, where the client wants to know how each came about.
         call_ids: ids of tool calls.
         named_call: the client named the tool, so a call is how the answer was meant to stop.
         with_reasoning: false leaves the model's thinking out.
@@ -179,9 +183,15 @@ class Frame:
     prompt_ids: Sequence[Sequence[int]] = ()
     echo: Sequence[str] = ()
     logprobs: Sequence[ChoiceLogprobs] = ()
+    spelling: Spelling | None = None
     call_ids: CallIds = field(default_factory=CallIds)
     named_call: bool = False
     with_reasoning: bool = True
+
+    @property
+    def tells_tokens(self) -> bool:
+        """Chunks say something about the tokens in them, beside the text that these make."""
+        return bool(self.prompt_ids or self.logprobs or self.spelling)
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """A chunk that begins a choice's stream, if there is one."""
@@ -207,10 +217,10 @@ class Frame:
     def delta(self, delta: Delta) -> list[dict[str, Any]]:
         """The choices of the chunks that one delta becomes: its parts, then its ending.
 
-        Logprobs and token ids go with the first part.
+        Logprobs, token ids and rounds go with the first part.
         """
         parts = self._shown(delta.parts)
-        if not parts and delta.token_ids and (self.prompt_ids or self.logprobs):
+        if not parts and delta.token_ids and self.tells_tokens:
             parts = (Content(""),)
         choices = [self.writer.delta(delta.index, part, self.call_ids) for part in parts]
         if choices:
@@ -243,6 +253,9 @@ class Frame:
         if self.logprobs and source.token_ids:
             spelled = self.logprobs[source.index].entries(source.token_ids, source.logprobs)
             choice = choice | {"logprobs": self.writer.logprobs(spelled)}
+        if self.spelling and source.token_ids:
+            told = rounds_json(source.token_ids, source.rounds, self.spelling)
+            choice = choice | {"speculation_rounds": told}
         return choice | ({"token_ids": list(source.token_ids)} if self.prompt_ids else {})
 
     def _with_prompt_ids(self, choice: dict[str, Any], index: int) -> dict[str, Any]:

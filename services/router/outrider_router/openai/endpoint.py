@@ -79,14 +79,15 @@ class GenerationEndpoint(Generic[Prompt]):
         body, sources = self._reader.parse(value)
         record.ignored(ignored_fields(body))
         model = served_model(self._state.registry, body.model)
-        wishes = wishes_of(body, Offer(model.options, model.vocab_size), model.text)
+        offer = Offer(model.options, model.vocab_size)
+        wishes = wishes_of(body, offer, model.text, self._state.settings.caps)
         level = report_level(request.headers, self._state.settings.speculation_report)
         names = FieldNames(self._reader.prompt_param)
         async with AsyncExitStack() as stack:
             try:
                 choices = self._choices(wishes.choices, len(sources))
                 place = await stack.enter_async_context(
-                    self._state.gate.visit(tenant, choices, record)
+                    self._state.gate.visit(tenant, choices, wishes.priority, record)
                 )
                 asked = await self._read(body, model, wishes, sources, request.state.request_id)
                 names = asked.names(self._reader.prompt_param)
@@ -98,7 +99,7 @@ class GenerationEndpoint(Generic[Prompt]):
                 generation = await stack.enter_async_context(
                     generating(self._state.registry, order, record)
                 )
-                frame = frame_of(asked, self._writer, self._state.clock.wall_s())
+                frame = frame_of(asked, self._writer, self._state.clock.wall_s(), level)
                 answer = AnswerWriter(generation, order, frame, record, names, level)
                 if not body.stream:
                     return JSONResponse(await answer.whole())

@@ -96,8 +96,6 @@ def ignored_fields(body: GenerationBody) -> list[str]:
     options = body.stream_options
     if options is not None and options.model_extra:
         ignored += [OTHER_FIELD] * len(options.model_extra)
-    if body.priority:
-        ignored.append("priority")
     return ignored
 
 

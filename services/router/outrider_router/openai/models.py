@@ -2,17 +2,23 @@
 
 from typing import Any
 
+from outrider_router.openai import prediction
 from outrider_router.routing.registry import ServedModel
 
 
 def model_object(model: ServedModel) -> dict[str, Any]:
-    """One entry."""
+    """One entry; `speculation` has what a request's field of that name may ask for."""
     return {
         "id": model.name,
         "object": "model",
         "created": model.created_s,
         "owned_by": "outrider",
         "max_model_len": model.context_tokens,
+        "speculation": {
+            "drafters": list(model.drafters),
+            "max_draft": model.max_draft_tokens,
+            "prediction": prediction.OPTION in model.options,
+        },
     }
 
 

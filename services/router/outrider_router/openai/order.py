@@ -16,7 +16,7 @@ from outrider_router.routing.registry import ServedModel
 from outrider_router.state import fingerprint
 from outrider_router.text.assemble import TextRules
 from outrider_router.text.spelling import Spelling
-from outrider_router.types import Submission
+from outrider_router.types import ReportLevel, Submission
 
 _sequence = itertools.count(1)
 
@@ -84,7 +84,7 @@ def _submissions(asked: Asked, prompt: Encoded) -> list[Submission]:
     ]
 
 
-def frame_of(asked: Asked, writer: Writer, now_s: float) -> Frame:
+def frame_of(asked: Asked, writer: Writer, now_s: float, report: ReportLevel) -> Frame:
     """What stands around the answers."""
     body, wishes, model = asked.body, asked.wishes, asked.model
     style = model.text.tool_format
@@ -99,6 +99,7 @@ def frame_of(asked: Asked, writer: Writer, now_s: float) -> Frame:
         prompt_ids=[p.ids for p in asked.per_choice] if body.return_token_ids else (),
         echo=[p.text for p in asked.per_choice] if echoes(body) else (),
         logprobs=_logprobs(asked) if wishes.top_logprobs is not None else (),
+        spelling=_spelling(asked) if report is ReportLevel.TOKENS else None,
         call_ids=CallIds(style.id_characters if style else None),
         named_call=wishes.tools is not None and wishes.tools.mode == "named",
         with_reasoning=not isinstance(body, ChatBody) or body.include_reasoning is not False,
@@ -106,6 +107,11 @@ def frame_of(asked: Asked, writer: Writer, now_s: float) -> Frame:
 
 
 def _logprobs(asked: Asked) -> list[ChoiceLogprobs]:
-    tokenizer, shown = asked.model.text.tokenizer, asked.rules.shown_special
-    spelling = Spelling(tokenizer, shown, bool(asked.body.return_tokens_as_token_ids))
-    return [ChoiceLogprobs(spelling, tokenizer.table, shown) for _ in asked.per_choice]
+    table, shown = asked.model.text.tokenizer.table, asked.rules.shown_special
+    spelling = _spelling(asked)
+    return [ChoiceLogprobs(spelling, table, shown) for _ in asked.per_choice]
+
+
+def _spelling(asked: Asked) -> Spelling:
+    as_ids = bool(asked.body.return_tokens_as_token_ids)
+    return Spelling(asked.model.text.tokenizer, asked.rules.shown_special, as_ids)

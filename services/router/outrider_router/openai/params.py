@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from outrider_router.openai import prediction
+from outrider_router.openai.caps import DEFAULT_CAPS, Caps
 from outrider_router.openai.errors import invalid, unsupported
 from outrider_router.openai.schema import ChatBody, CompletionBody, GenerationBody
 from outrider_router.openai.structure import Structure, structure_of
@@ -98,13 +99,16 @@ class Offer:
             raise unsupported(param, _NOT_OFFERED)
 
 
-def wishes_of(body: GenerationBody, offer: Offer, text: ModelText) -> Wishes:
+def wishes_of(
+    body: GenerationBody, offer: Offer, text: ModelText, caps: Caps = DEFAULT_CAPS
+) -> Wishes:
     """The parameters of a request.
 
     Args:
         body: the request.
         offer: what the model's workers can do.
         text: the model's text side.
+        caps: how much it may hold.
 
     Raises:
         ApiError: 400, naming the field.
@@ -129,7 +133,7 @@ def wishes_of(body: GenerationBody, offer: Offer, text: ModelText) -> Wishes:
         speculation=_speculation(body),
         prediction=_prediction(body, offer),
         top_logprobs=_top_logprobs(body, offer),
-        structure=_structure(body, tools, offer),
+        structure=_structure(body, tools, offer, caps),
         tools=tools,
         keep_prompt_tokens=body.truncate_prompt_tokens,
         tenant_salt=_tenant_salt(body, offer),
@@ -205,9 +209,11 @@ def _tools(body: GenerationBody, text: ModelText) -> ToolUse | None:
     return use
 
 
-def _structure(body: GenerationBody, tools: ToolUse | None, offer: Offer) -> Structure | None:
+def _structure(
+    body: GenerationBody, tools: ToolUse | None, offer: Offer, caps: Caps
+) -> Structure | None:
     """The form that the answer must have, tool calls apart."""
-    structure = structure_of(body)
+    structure = structure_of(body, caps)
     if structure is not None:
         offer.require("grammar", structure.param)
     if tools is not None and tools.prescribed:

@@ -13,8 +13,6 @@ from outrider_router.state import RouterState
 PARAM = "prediction"
 OPTION = "prediction_ids"
 """What a worker that takes predictions lists among its options."""
-MAX_PREDICTION_TOKENS = 128 * 1024
-"""The contract's limit."""
 
 
 def prediction_text(value: Any) -> str:
@@ -40,7 +38,7 @@ async def encode_prediction(state: RouterState, model: ServedModel, text: str) -
     """
     if not text:
         return ()
-    limit = min(model.context_tokens, MAX_PREDICTION_TOKENS)
+    limit = min(model.context_tokens, state.settings.max_prediction_tokens)
     _refuse_longer(model.text.least_tokens(len(text)), limit)
     ids = await state.in_text_thread(model.text.encode_answer, text)
     _refuse_longer(len(ids), limit)

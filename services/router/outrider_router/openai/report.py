@@ -8,7 +8,7 @@ from typing import Any
 
 from outrider_router.metrics import RequestRecord
 from outrider_router.openai.errors import invalid
-from outrider_router.types import ReportLevel, VerifyStep
+from outrider_router.types import ReportLevel, Round
 
 HEADER = "x-speculation-report"
 
@@ -39,7 +39,7 @@ def metrics_of(
 
 
 def speculation_of(
-    steps: Sequence[VerifyStep], max_draft_tokens: int, level: ReportLevel
+    steps: Sequence[Round], max_draft_tokens: int, level: ReportLevel
 ) -> dict[str, Any]:
     """One choice's verify steps, summed up. The bonus token is accepted in none of them.
 
@@ -60,12 +60,12 @@ def speculation_of(
         "num_relaxed_draft_tokens": sum(step.relaxed_tokens for step in steps),
         "num_spec_tokens": longest,
     }
-    if level is ReportLevel.DETAILED:
+    if level.tells_steps:
         summary |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
     return summary
 
 
-def _by_length(steps: Sequence[VerifyStep]) -> dict[str, list[int]]:
+def _by_length(steps: Sequence[Round]) -> dict[str, list[int]]:
     """For each draft length the histogram of the steps that had it."""
     accepted: dict[int, list[int]] = {}
     for step in steps:

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from outrider_router.openai.bounded import MAX_TOKEN_ID, BadWords, Prompts, Stops, TokenIds, at_most
+from outrider_router.openai.bounded import (
+    MAX_TOKEN_ID,
+    BadWords,
+    Prompts,
+    Stops,
+    TokenIds,
+    at_most,
+    at_most_of,
+)
+from outrider_router.openai.caps import DEFAULT_CAPS, Caps
 from outrider_router.openai.errors import ApiError, invalid
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -31,7 +40,13 @@ _MESSAGE = {
     },
 }
 # Described here, checked one by one in `openai.messages`.
-Messages = Annotated[list[Any], Field(min_length=1, json_schema_extra={"items": _MESSAGE})]
+Messages = Annotated[
+    list[Any],
+    Field(min_length=1, json_schema_extra={"items": _MESSAGE}),
+    at_most_of(lambda caps: caps.messages),
+]
+# Checked one by one in `openai.tools`.
+Tools = Annotated[Any, at_most_of(lambda caps: caps.tools)]
 # Types of faults whose own text names a class of ours.
 _TEXTS = {"model_type": "must be an object", "model_attributes_type": "must be an object"}
 _LOOSE = ConfigDict(extra="allow", strict=True, protected_namespaces=())
@@ -108,7 +123,7 @@ class GenerationBody(BaseModel):
             Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
         ]
         | None,
-        at_most(1024),
+        at_most_of(lambda caps: caps.logit_biases),
     ] = None
 
     @property
@@ -136,7 +151,7 @@ class ChatBody(GenerationBody):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    tools: Any = None
+    tools: Tools = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
@@ -173,7 +188,7 @@ class TokenizeBody(BaseModel):
     model: str
     prompt: str | None = None
     messages: Messages | None = None
-    tools: Any = None
+    tools: Tools = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(32)] = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
@@ -190,7 +205,7 @@ class DetokenizeBody(BaseModel):
     tokens: TokenIds
 
 
-def parse(kind: type[Body], value: Any) -> Body:
+def parse(kind: type[Body], value: Any, caps: Caps = DEFAULT_CAPS) -> Body:
     """The body as an object.
 
     Raises:
@@ -199,7 +214,7 @@ def parse(kind: type[Body], value: Any) -> Body:
     if not isinstance(value, dict):
         raise invalid("the body must be a JSON object", None)
     try:
-        return kind.model_validate(value)
+        return kind.model_validate(value, context=caps)
     except ValidationError as error:
         raise first_error(error) from error
 

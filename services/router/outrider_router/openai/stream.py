@@ -1,8 +1,7 @@
-"""Server-sent events: one `data:` line each, written while the client listens."""
+"""Writing events to a client while it listens and reads."""
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -11,25 +10,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from outrider_router.metrics import RequestRecord
+from outrider_router.openai.events import PING
 from outrider_router.openai.transport import ClientGone, until_disconnect
 
-DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"
 _HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     # Proxies that buffer would deliver the whole stream at its end.
     "x-accel-buffering": "no",
 }
-
-
-def event(value: Mapping[str, Any]) -> bytes:
-    """One event."""
-    return (
-        b"data: "
-        + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        + (b"\n\n")
-    )
 
 
 @dataclass(frozen=True)
@@ -65,7 +54,7 @@ class EventStream(Response):
         self._resources = resources
         self._record = record
         self._limits = limits
-        self._sending = asyncio.Lock()
+        self._writing_since_s: float | None = None
         self._last_sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,30 +69,52 @@ class EventStream(Response):
 
     async def _write(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await self._within_limit(send, start)
-        pings = asyncio.create_task(self._ping(send))
-        try:
-            async with aclosing(self._events) as events:
-                async for piece in events:
-                    await self._within_limit(send, _body(piece, more=True))
-        finally:
-            pings.cancel()
-        await self._within_limit(send, _body(b"", more=False))
+        async with asyncio.timeout(None) as patience:
+            watch = asyncio.create_task(self._watch(send, patience))
+            try:
+                await self._send(send, start)
+                async with aclosing(self._events) as events:
+                    async for piece in events:
+                        await self._send(send, _body(piece, more=True))
+                await self._send(send, _body(b"", more=False))
+            finally:
+                watch.cancel()
 
-    async def _within_limit(self, send: Send, message: dict[str, Any]) -> None:
-        async with self._sending, asyncio.timeout(self._limits.write_s):
-            await send(message)
-        self._last_sent_s = asyncio.get_running_loop().time()
+    async def _send(self, send: Send, message: dict[str, Any]) -> None:
+        time_s = asyncio.get_running_loop().time
+        self._writing_since_s = time_s()
+        await send(message)
+        self._writing_since_s = None
+        self._last_sent_s = time_s()
 
-    async def _ping(self, send: Send) -> None:
-        """Break silences, so that nobody on the way takes the stream for dead."""
-        loop = asyncio.get_running_loop()
+    async def _watch(self, send: Send, patience: asyncio.Timeout) -> None:
+        """Break silences, so that nobody on the way takes the stream for dead, and end the stream
+        once a piece is not taken. One watch beside all pieces: a timer for each would cost more
+        than writing it.
+        """
+        time_s, write_s = asyncio.get_running_loop().time, self._limits.write_s
         while True:
-            silent_s = loop.time() - self._last_sent_s
-            if silent_s >= self._limits.ping_s:
-                await self._within_limit(send, _body(PING, more=True))
-                silent_s = 0.0
-            await asyncio.sleep(self._limits.ping_s - silent_s)
+            since_s, now_s = self._writing_since_s, time_s()
+            if since_s is None:
+                due_s = self._last_sent_s + self._limits.ping_s
+                if due_s <= now_s:
+                    await self._ping(send, patience)
+                    continue
+            else:
+                due_s = since_s + write_s
+                if due_s <= now_s:
+                    patience.reschedule(now_s)
+                    return
+            # A piece that is not taken may have been sent meanwhile.
+            await asyncio.sleep(min(due_s - now_s, write_s / 4))
+
+    async def _ping(self, send: Send, patience: asyncio.Timeout) -> None:
+        try:
+            async with asyncio.timeout(self._limits.write_s):
+                await send(_body(PING, more=True))
+        except TimeoutError:
+            patience.reschedule(0)
+        self._last_sent_s = asyncio.get_running_loop().time()
 
 
 def _body(piece: bytes, more: bool) -> dict[str, Any]:

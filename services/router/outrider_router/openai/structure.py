@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outrider_router.openai.caps import Caps
 from outrider_router.openai.errors import invalid, unsupported
 from outrider_router.openai.schema import GenerationBody
 from outrider_router.types import GrammarKind
 
-MAX_GRAMMAR_BYTES = 64 * 1024
-"""The contract's limit."""
 _MAX_CHOICES = 256
 _ANY_OBJECT = '{"type":"object"}'
 
@@ -27,11 +26,11 @@ class Structure:
     param: str
 
 
-def structure_of(body: GenerationBody) -> Structure | None:
+def structure_of(body: GenerationBody, caps: Caps) -> Structure | None:
     """The form that the answer must have; None for free text.
 
     Raises:
-        ApiError: 400, naming the field: malformed, or two fields ask for a form.
+        ApiError: 400, naming the field: malformed, too long, or two fields ask for a form.
     """
     found = [
         structure
@@ -42,9 +41,9 @@ def structure_of(body: GenerationBody) -> Structure | None:
     if len(found) > 1:
         names = " and ".join(structure.param for structure in found)
         raise invalid(f"only one of {names} may prescribe the answer's form", found[1].param)
-    if found and len(found[0].text.encode()) > MAX_GRAMMAR_BYTES:
+    if found and len(found[0].text.encode()) > caps.grammar_bytes:
         param = found[0].param
-        raise invalid(f"{param} is longer than {MAX_GRAMMAR_BYTES} bytes", param)
+        raise invalid(f"{param} is longer than {caps.grammar_bytes} bytes", param)
     return found[0] if found else None
 
 

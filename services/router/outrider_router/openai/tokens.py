@@ -28,7 +28,7 @@ async def tokenize(state: RouterState, value: Any) -> dict[str, Any]:
     Raises:
         ApiError: 400, 404, 429 or 503.
     """
-    body = parse(TokenizeBody, value)
+    body = parse(TokenizeBody, value, state.settings.caps)
     if (body.prompt is None) is (body.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     model = served_model(state.registry, body.model)

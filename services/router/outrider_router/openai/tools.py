@@ -9,7 +9,6 @@ from outrider_router.openai.errors import invalid, unsupported
 from outrider_router.openai.schema import ChatBody
 from outrider_router.text.tool_grammar import ToolSchema
 
-MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 
@@ -21,7 +20,7 @@ class ToolUse:
     Attributes:
         rendered: the tools as templates expect them.
         schemas: those the model may call.
-        mode: whether it may, must, or must call the one that was named.
+        mode: whether it may call, must call, or must call the one that was named.
         many: whether it may call more than one at once.
     """
 
@@ -43,20 +42,20 @@ def tool_use_of(body: ChatBody) -> ToolUse | None:
         ApiError: 400, naming the field.
     """
     tools = _tools(body.tools)
-    mode, name = _choice(body.tool_choice)
+    choice = _choice(body.tool_choice)
+    mode = choice.mode
     if not tools:
         if mode in ("required", "named"):
             raise invalid("tool_choice needs tools", "tool_choice")
         return None
     if mode == "none":
         return None
-    schemas = tuple(map(_schema_of, tools))
-    if mode == "named":
-        schemas = tuple(schema for schema in schemas if schema.name == name)
-        if not schemas:
-            raise invalid(f"tool_choice names {name!r}, which is not among tools", "tool_choice")
+    allowed = _allowed(tools, choice.names)
     many = body.parallel_tool_calls is not False and mode != "named"
-    return ToolUse(tools, schemas, mode, many)
+    # Where calls are prescribed, a grammar holds the model to those allowed and the prompt can stay
+    # the same whichever they are. Elsewhere nothing does, so the model must not see the others.
+    rendered = allowed if mode == "auto" else tools
+    return ToolUse(rendered, tuple(map(_schema_of, allowed)), mode, many)
 
 
 def rendered_tools(value: Any) -> tuple[Mapping[str, Any], ...] | None:
@@ -73,8 +72,6 @@ def _tools(value: Any) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not isinstance(value, list):
         raise invalid("tools must be a list", "tools")
-    if len(value) > MAX_TOOLS:
-        raise invalid(f"tools has more than {MAX_TOOLS} entries", "tools")
     tools = tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(value))
     names = [tool["function"]["name"] for tool in tools]
     if len(set(names)) < len(names):
@@ -111,22 +108,62 @@ def _schema_of(tool: Mapping[str, Any]) -> ToolSchema:
     return ToolSchema(function["name"], function.get("parameters") or _ANY_ARGUMENTS)
 
 
-def _choice(value: Any) -> tuple[Literal["none", "auto", "required", "named"], str]:
-    """The mode, and the name of the tool that must be called."""
+@dataclass(frozen=True)
+class _Choice:
+    """What `tool_choice` says; `names` are the tools that may be called, None for all."""
+
+    mode: Literal["none", "auto", "required", "named"]
+    names: tuple[str, ...] | None = None
+
+
+def _choice(value: Any) -> _Choice:
     match value:
-        case None | "auto":
-            return "auto", ""
-        case "none":
-            return "none", ""
-        case "required":
-            return "required", ""
+        case None:
+            return _Choice("auto")
+        case "none" | "auto" | "required":
+            return _Choice(value)
         case {"type": "function", "function": {"name": str(name)}}:
-            return "named", name
+            return _Choice("named", (name,))
         case {"type": "function"}:
             raise invalid("tool_choice.function.name is required", "tool_choice")
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}:
+            return _allowed_choice(mode, tools)
+        case {"type": "allowed_tools"}:
+            raise invalid("tool_choice.allowed_tools must hold mode and tools", "tool_choice")
         case {"type": str()}:
             raise unsupported("tool_choice", "of this type is not supported")
         case _:
             raise invalid(
-                "tool_choice must be none, auto, required or a named function", "tool_choice"
+                "tool_choice must be none, auto, required, a named function or allowed_tools",
+                "tool_choice",
             )
+
+
+def _allowed_choice(mode: Any, tools: list[Any]) -> _Choice:
+    place = "tool_choice.allowed_tools"
+    if mode not in ("auto", "required"):
+        raise invalid(f"{place}.mode must be auto or required", "tool_choice")
+    names = []
+    for tool in tools:
+        match tool:
+            case {"type": "function", "function": {"name": str(name)}}:
+                names.append(name)
+            case _:
+                text = f"{place}.tools must be functions with their names"
+                raise invalid(text, "tool_choice")
+    if not names:
+        raise invalid(f"{place}.tools must name a tool", "tool_choice")
+    return _Choice(mode, tuple(names))
+
+
+def _allowed(
+    tools: tuple[Mapping[str, Any], ...], names: tuple[str, ...] | None
+) -> tuple[Mapping[str, Any], ...]:
+    """The tools of these names, in the order of `tools`; all of them for None."""
+    if names is None:
+        return tools
+    known = {tool["function"]["name"] for tool in tools}
+    for name in names:
+        if name not in known:
+            raise invalid(f"tool_choice names {name!r}, which is not among tools", "tool_choice")
+    return tuple(tool for tool in tools if tool["function"]["name"] in names)

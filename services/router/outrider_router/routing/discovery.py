@@ -68,5 +68,6 @@ class Discovery:
         name, _, port = source.rpartition(":")
         try:
             self._found[source] = await self._resolve(name, int(port))
-        except OSError as error:
+        # A name that cannot be one is told as a fault of its letters.
+        except (OSError, UnicodeError) as error:
             log.info("workers_not_found", name=name, reason=str(error))

@@ -7,7 +7,7 @@ tokenizer of one goes to no other. Knows nothing of HTTP or of what a request as
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -78,7 +78,7 @@ class Registry:
         self._picker = picker
         self._build_text = build_text
         self.moves = moves
-        self._texts: dict[tuple[str, str], asyncio.Task[ModelText]] = {}
+        self._texts: OrderedDict[tuple[str, str], asyncio.Task[ModelText]] = OrderedDict()
         self._created_s: dict[str, int] = {}
         self._prefixes = PrefixIndex()
         # Routers that start together do not all begin with the first worker.
@@ -193,8 +193,18 @@ class Registry:
         loading = self._texts.get(key)
         if loading is None or (loading.done() and _failed(loading)):
             loading = self._texts[key] = asyncio.create_task(self._load(status.model, fetch))
+        self._texts.move_to_end(key)
+        self._forget_replaced()
         await asyncio.shield(loading)
         self._created_s.setdefault(status.model, int(self._clock.wall_s()))
+
+    def _forget_replaced(self) -> None:
+        """Let go of text sides of which nobody has spoken for longest.
+
+        Each worker speaks every second, of what it serves or at most of what it is about to serve.
+        """
+        while len(self._texts) > 2 * len(self.workers):
+            self._texts.popitem(last=False)[1].cancel()
 
     async def _load(self, model: str, fetch: Fetch) -> ModelText:
         started_s = self._clock.monotonic_s()

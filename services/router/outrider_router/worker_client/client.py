@@ -179,6 +179,7 @@ class WorkerClient:
         outgoing: asyncio.Queue[Outgoing] = asyncio.Queue()
         heartbeat = Heartbeat(self._clock.monotonic_s())
         incarnation = self._status.incarnation if self._status else ""
+        drafters = self._status.drafters if self._status else ()
         call = wire.attach(outgoing)
         watch = asyncio.create_task(self._beat(heartbeat, outgoing))
         watch.add_done_callback(lambda _: call.cancel())
@@ -192,7 +193,7 @@ class WorkerClient:
                     log.info("worker_attached", worker=self.address)
                 if incarnation_of(response) not in ("", incarnation):
                     raise LinkLost("another life of the worker answers on this stream")
-                for key, update in news_of(response):
+                for key, update in news_of(response, drafters):
                     self._deliver(key, update)
             raise LinkLost("the worker closed the stream")
         except asyncio.CancelledError:

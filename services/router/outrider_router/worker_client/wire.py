@@ -4,7 +4,7 @@ Knows field names and enumerations; knows nothing of connections, requests in fl
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -20,11 +20,11 @@ from outrider_router.types import (
     FinishKind,
     Grammar,
     GrammarKind,
+    Round,
     Submission,
     TokenLogprobs,
     Totals,
     Update,
-    VerifyStep,
     WorkerStatus,
 )
 from outrider_runtime.rpc import token_metadata
@@ -194,21 +194,25 @@ def incarnation_of(response: worker_pb2.AttachResponse) -> str:
     return response.tokens.worker_incarnation
 
 
-def news_of(response: worker_pb2.AttachResponse) -> Iterator[tuple[Key, Update]]:
-    """What one message says about each choice in it; nothing for a sign of life."""
+def news_of(
+    response: worker_pb2.AttachResponse, drafters: Sequence[str] = ()
+) -> Iterator[tuple[Key, Update]]:
+    """What one message says about each choice in it; nothing for a sign of life.
+
+    `drafters`: the worker's, in the order of its description.
+    """
     for news in response.tokens.requests:
-        yield (news.request_id, news.choice_index), _update(news)
+        yield (news.request_id, news.choice_index), _update(news, drafters)
 
 
-def _update(news: worker_pb2.RequestTokens) -> Update:
+def _update(news: worker_pb2.RequestTokens, drafters: Sequence[str]) -> Update:
     return Update(
         token_ids=tuple(news.token_ids),
-        accepted_tokens=news.accepted_tokens,
         cached_prompt_tokens=news.cached_prompt_tokens,
         end=_end(news),
         totals=_totals(news.totals) if news.HasField("totals") else None,
-        logprobs=tuple(map(_logprobs, news.logprobs)),
-        steps=_steps(news),
+        logprobs=tuple(map(_logprobs, news.logprobs)) if news.logprobs else (),
+        rounds=_rounds(news, drafters),
     )
 
 
@@ -216,10 +220,13 @@ def _logprobs(entry: worker_pb2.TokenLogprobs) -> TokenLogprobs:
     return TokenLogprobs(entry.logprob, tuple(zip(entry.top_ids, entry.top_logprobs, strict=True)))
 
 
-def _steps(news: worker_pb2.RequestTokens) -> tuple[VerifyStep, ...]:
-    if not news.verified_tokens:
+def _rounds(news: worker_pb2.RequestTokens, drafters: Sequence[str]) -> tuple[Round, ...]:
+    tokens, verified, accepted = len(news.token_ids), news.verified_tokens, news.accepted_tokens
+    if not (tokens or verified):
         return ()
-    return (VerifyStep(news.verified_tokens, news.accepted_tokens, news.relaxed_tokens),)
+    known = accepted and news.drafter_index < len(drafters)
+    drafter = drafters[news.drafter_index] if known else ""
+    return (Round(tokens, verified, accepted, news.relaxed_tokens, drafter),)
 
 
 def _totals(message: worker_pb2.SpeculationTotals) -> Totals:

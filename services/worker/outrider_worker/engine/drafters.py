@@ -69,4 +69,18 @@ class Drafters:
             return PREDICTED
         if self.stateful is not None:
             return self.stateful.traits.name
-        return next((name for name in self.names if name != PREDICTED), "")
+        return self._first_without_state
+
+    def after_prediction(self, spec: RequestSpec) -> str:
+        """Who goes on for a request whose answer has left its prediction for good.
+
+        That is who would have drafted without one, but for a drafter with a state: its state would
+        have had to be kept up all the time, or the whole text be run over again. Empty where nobody
+        can, and where the request asked for no other drafter.
+        """
+        return "" if spec.speculation.drafter == PREDICTED else self._first_without_state
+
+    @property
+    def _first_without_state(self) -> str:
+        state = self.stateful.traits.name if self.stateful else ""
+        return next((name for name in self.names if name not in (PREDICTED, state)), "")

@@ -153,12 +153,26 @@ class Drafting:
             return
         started_s = now_s()
         feed.catch_up(asking)
+        asking = [request for request in asking if not self._hand_over(request, feed)]
         fed_s = now_s()
         drafts = feed.propose([Ask(each.spec.key, tokens_of[each]) for each in asking])
         turn.feed_s += fed_s - started_s
         turn.draft_s += now_s() - fed_s
         for request, draft in zip(asking, drafts, strict=True):
             request.draft = draft.cut(tokens_of[request], self._vocab_size)
+        if not asking:
+            turn.drafted.pop(name, None)
+
+    def _hand_over(self, request: Request, feed: DrafterFeed) -> bool:
+        """Whether its drafter can do no more for it: then another one goes on.
+
+        Nothing is in flight and no draft at hand, so that all that comes is counted as the other's.
+        """
+        if not feed.given_up(request.spec.key):
+            return False
+        feed.forget(request.spec.key)
+        request.drafter = self.drafters.after_prediction(request.spec)
+        return True
 
     def forget(self, request: Request) -> None:
         """The request has ended or was preempted."""

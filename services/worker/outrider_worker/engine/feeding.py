@@ -11,7 +11,7 @@ Knows: which tokens each drafter has seen. Does not know: plans, rounds, the dev
 from collections.abc import Sequence
 
 from outrider_worker.engine.types import Draft, Request, RequestKey
-from outrider_worker.speculate.drafter import Ask, Drafter, ReadsRequests
+from outrider_worker.speculate.drafter import Ask, Drafter, GivesUp, ReadsRequests
 
 DROP_AFTER_ROUNDS = 64
 
@@ -41,6 +41,10 @@ class DrafterFeed:
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """Drafts for requests that are caught up."""
         return self._drafter.propose(asks)
+
+    def given_up(self, key: RequestKey) -> bool:
+        """Whether the drafter can do no more for a request that is caught up."""
+        return isinstance(self._drafter, GivesUp) and self._drafter.given_up(key)
 
     def rest(self, requests: Sequence[Request]) -> None:
         """A round in which nothing is drafted for these requests."""

@@ -189,12 +189,9 @@ class Launcher:
 
     def _with_room(self, request: Request, tokens: int, name: str) -> int:
         """Drafts for which there is room where the drafter writes K/V: all, or those that fit."""
-        traits = self._drafting.drafters.device[name].traits
-        wanted = traits.scratch_slots(tokens)
-        if wanted == 0:
-            return tokens
-        room = self._scheduler.reserve_scratch(request, wanted)
-        return tokens if room == wanted else 0 if traits.block_tokens else room
+        if tokens and self._drafting.drafters.device[name].traits.writes_kv:
+            return self._scheduler.reserve_scratch(request, tokens)
+        return tokens
 
     def _feed_order(self, flight: Flight) -> FeedOrder | None:
         """What the drafter with a state has to see, before it drafts or lest it fall behind."""

@@ -238,7 +238,8 @@ class Request:
     prefilled: all its known tokens have been launched, it decodes. Its first new token may still
         be in flight: then committed = len(token_ids).
     seat: its line in the device's state while it runs.
-    drafter: who drafts for it, empty for nobody; it stays the same.
+    drafter: who drafts for it, empty for nobody; another one than at first only where the answer
+        has left what its client predicted.
     cached_tokens: how many of its tokens the prefix cache gave when it was admitted.
     constraint: its place in its grammar, behind the tokens the host knows.
     epoch: grows whenever results in flight must no longer be applied.

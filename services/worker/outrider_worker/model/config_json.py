@@ -22,9 +22,9 @@ def read_config(folder: Path) -> ModelConfig:
 
     Raises ModelError naming the missing, malformed or unsupported setting.
     """
-    raw = _read_json(folder / "config.json")
+    raw = read_json(folder / "config.json")
     generation_path = folder / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.is_file() else {}
+    generation = read_json(generation_path) if generation_path.is_file() else {}
     return parse_config(raw, generation)
 
 
@@ -74,7 +74,8 @@ def _checked(config: ModelConfig) -> ModelConfig:
     return config
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises ModelError where there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

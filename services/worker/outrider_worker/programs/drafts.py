@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from outrider_worker.programs.inputs import DraftInput, FeedInput, Tensors
 from outrider_worker.programs.parts import Parts
-from outrider_worker.speculate.device import DeviceDrafts, DraftBatch, StatefulDrafter
+from outrider_worker.speculate.device import DeviceDrafts, DraftBatch
 
 
 def feed(parts: Parts, order: FeedInput) -> None:
@@ -38,7 +38,7 @@ def _draft(parts: Parts, order: DraftInput) -> Tensors:
     state, seats = parts.seats, order.seats
     drafter = parts.drafters[order.drafter]
     limit = torch.minimum(order.asks, state.room[seats] - 1).clamp(min=0)
-    if parts.feeding is not None and isinstance(drafter, StatefulDrafter):
+    if parts.feeding is not None and drafter is parts.feeding.drafter:
         limit = torch.where(parts.feeding.ready(state, seats), limit, 0)
     known = state.known[seats]
     batch = DraftBatch(

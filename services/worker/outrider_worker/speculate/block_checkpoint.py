@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,14 +57,14 @@ _STAGE_PARTS = {
 }
 
 
-def looks_like_dflash(config: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether these tensors are a block drafter without heads; config.json has no say in it."""
+def looks_like_dflash(names: Iterable[str]) -> bool:
+    """Whether tensors of these names are a block drafter without heads."""
     ours = block_names(names)
     return bool(ours) and not has_heads(ours)
 
 
-def looks_like_dspark(config: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether these tensors are a block drafter with heads, under whatever prefix.
+def looks_like_dspark(names: Iterable[str]) -> bool:
+    """Whether tensors of these names are a block drafter with heads, under whatever prefix.
 
     DeepSeek-V4's own form, with a layer in each of `mtp.0`, `mtp.1`, …, is one too.
     """
@@ -112,6 +111,7 @@ class _Opening:
             network=BlockNetwork(config, self._weights, backend),
             embed=embedding(tensors, _EMBEDDING, self._target),
             logits=output_table(tensors, _HEAD, self._target, kept_ids),
+            kept_ids=kept_ids,
             dtype=tensors.dtype,
             device=tensors.device,
         )

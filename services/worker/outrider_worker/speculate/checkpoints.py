@@ -6,7 +6,6 @@ not know: any kind's tensors or arithmetic.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ import torch
 from outrider_worker.attention import AttentionBackend, default_attention
 from outrider_worker.model.checkpoint import Checkpoint
 from outrider_worker.model.config import ModelError
+from outrider_worker.model.config_json import read_json
 from outrider_worker.model.draft.eagle3 import own_eagle3_name, read_eagle3, stored_eagle3_name
 from outrider_worker.model.draft.eagle3_config import parse_eagle3
 from outrider_worker.model.draft.mtp import read_modules
@@ -95,7 +95,7 @@ class _Opening:
         names = self.target.mtp_tensors
         if not names:
             raise ModelError("there are no layers behind the model's own to draft with")
-        if looks_like_dspark({}, names):
+        if looks_like_dspark(names):
             raise ModelError(
                 f"{_some(names)} are a DSpark drafter's, which is no multi-token prediction in "
                 "spite of its prefix"
@@ -107,10 +107,11 @@ class _Opening:
 
     def from_folder(self, boundaries: tuple[int, ...] | None) -> StatefulDrafter:
         """Of whatever kind the folder's tensors are."""
-        config = _read_json(self.folder / "config.json")
+        settings = self.folder / "config.json"
+        config = read_json(settings) if settings.is_file() else {}  # modules have the target's
         with Checkpoint(self.folder) as checkpoint:
             names = tuple(checkpoint.names)
-        if looks_like_dspark(config, names) or looks_like_dflash(config, names):
+        if looks_like_dspark(names) or looks_like_dflash(names):
             return open_dflash(
                 self.folder,
                 self.target,
@@ -151,19 +152,6 @@ class _Opening:
             tensors = DraftTensors(checkpoint, stored, self.dtype, self.device, spelled)
             head = read_eagle3(tensors, config, self.target, self.backend)
         return EagleDrafter(head, "eagle3", self.max_draft_tokens, self.dtype, self.device)
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    """A drafter's settings; nothing where there are none, as modules have the target's."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return value
 
 
 def _some(names: Iterable[str]) -> str:

@@ -123,6 +123,24 @@ class FedRows:
     last: Tensor
     """[n] int64, flat index of each request's last row; of a request without rows, any index."""
 
+    @property
+    def wanted_features(self) -> Tensor:
+        """[b, F], for a drafter that has a FeatureSpec."""
+        assert self.features is not None, "a drafter with a FeatureSpec is fed features"
+        return self.features
+
+
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """Device memory of a drafter's state, beside its weights.
+
+    token_bytes: for every slot of the pool, whoever owns its page.
+    seat_bytes: for every seat, the null seat among them, whether somebody sits there or not.
+    """
+
+    token_bytes: int
+    seat_bytes: int = 0
+
 
 @runtime_checkable
 class DraftsSomeTokens(Protocol):
@@ -150,8 +168,8 @@ class StatefulDrafter(DeviceDrafter, Protocol):
         ...
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        """Memory of one token's state in pages; 0 without."""
+    def state_size(self) -> StateSize:
+        """What `allocate` takes."""
         ...
 
     def allocate(self, seats: int, pages: int) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outrider_worker.engine.types import MAX_SCORE_BINS
-from outrider_worker.kv import KvPool
+from outrider_worker.kv import PAGE_TOKENS, KvPool
 from outrider_worker.model.draft.block_config import BlockConfig
 from outrider_worker.model.draft.dflash import BlockNetwork
 from outrider_worker.model.draft.tables import Table
@@ -28,9 +28,10 @@ from outrider_worker.speculate.device import (
     DraftBatch,
     FeatureSpec,
     FedRows,
+    StateSize,
 )
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
-from outrider_worker.speculate.pairs import drafts_of, features_of
+from outrider_worker.speculate.drawn import drafts_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class BlockModel:
     """Token ids [b] int64 → [b, h]"""
     logits: Table
     """[b, h] → [b, V] float32 over the target's vocabulary; −inf for what cannot be drafted."""
+    kept_ids: Tensor | None
+    """[Vd] int64, the target's tokens that can be drafted; None for all."""
     dtype: torch.dtype
     device: torch.device
 
@@ -79,8 +82,17 @@ class DFlashDrafter:
         return FeatureSpec(self._model.config.boundaries)
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        return KvPool.bytes_per_token(self._model.config.layers, self._model.dtype)
+    def draft_ids(self) -> Tensor | None:
+        """See DraftsSomeTokens."""
+        return self._model.kept_ids
+
+    @property
+    def state_size(self) -> StateSize:
+        """See StatefulDrafter: the context by token, the pages that a block ends in by seat."""
+        config = self._model.config
+        token_bytes = KvPool.bytes_per_token(config.layers, self._model.dtype)
+        scratch_tokens = scratch_pages(config.block_size) * PAGE_TOKENS
+        return StateSize(token_bytes, seat_bytes=scratch_tokens * token_bytes)
 
     def allocate(self, seats: int, pages: int) -> None:
         """See StatefulDrafter.allocate; the seats' scratch comes on top of `pages`."""
@@ -95,7 +107,7 @@ class DFlashDrafter:
     def feed(self, fed: FedRows) -> None:
         """See StatefulDrafter.feed."""
         if fed.rows.count:
-            self._model.network.add_context(features_of(fed), fed.rows, self._pool)
+            self._model.network.add_context(fed.wanted_features, fed.rows, self._pool)
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch, tokens: int) -> DeviceDrafts:

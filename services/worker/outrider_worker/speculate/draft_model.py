@@ -27,9 +27,16 @@ from outrider_worker.kv import KvPool
 from outrider_worker.model.base import CausalLM
 from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.model.same_tokenizer import require_same_tokenizer
-from outrider_worker.speculate.device import DeviceDrafts, DraftBatch, FeatureSpec, FedRows
+from outrider_worker.speculate.device import (
+    Chosen,
+    DeviceDrafts,
+    DraftBatch,
+    FeatureSpec,
+    FedRows,
+    StateSize,
+)
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
-from outrider_worker.speculate.scores import running_bins
+from outrider_worker.speculate.drawn import drafts_of
 from outrider_worker.speculate.scratch_rows import scratch_rows
 
 _IMPOSSIBLE = float("-inf")
@@ -72,9 +79,9 @@ class DraftModel:
         return self._traits
 
     @property
-    def kv_bytes_per_token(self) -> int:
+    def state_size(self) -> StateSize:
         """See StatefulDrafter."""
-        return KvPool.bytes_per_token(self._model.config, self._dtype)
+        return StateSize(KvPool.bytes_per_token(self._model.config, self._dtype))
 
     def allocate(self, seats: int, pages: int) -> None:
         """See StatefulDrafter."""
@@ -95,23 +102,20 @@ class DraftModel:
         A request that has what it may get takes part as padding: it writes nowhere.
         """
         assert batch.chooser is not None, "a draft model's tokens are drawn by a chooser"
-        lengths = self._lengths(batch, tokens)
+        depth = min(tokens, self._traits.max_draft_tokens)
+        lengths = self._lengths(batch, depth)
         last = (batch.known - 1).clamp(min=0)
-        token_ids, drafted, confidence = batch.history[batch.seats, last], [], []
-        for step in range(tokens):
+        token_ids, drawn = batch.history[batch.seats, last], list[Chosen]()
+        for step in range(depth):
             rows = scratch_rows(batch, token_ids[:, None], last + step, alive=step < lengths)
-            chosen = batch.chooser.choose(self._logits(self._run(rows)), step)
-            token_ids = chosen.token_ids
-            drafted.append(token_ids)
-            confidence.append(chosen.confidence)
-        bins = running_bins(torch.stack(confidence, dim=1))
-        return DeviceDrafts(torch.stack(drafted, dim=1), lengths, bins)
+            drawn.append(batch.chooser.choose(self._logits(self._run(rows)), step))
+            token_ids = drawn[-1].token_ids
+        return drafts_of(drawn, lengths, tokens)
 
-    def _lengths(self, batch: DraftBatch, tokens: int) -> Tensor:
+    def _lengths(self, batch: DraftBatch, depth: int) -> Tensor:
         """[n] drafts of each request: the last one's row stays within the model's own context."""
-        most = min(tokens, self._traits.max_draft_tokens)
         room = self._model.config.max_positions + 1 - batch.known
-        return torch.minimum(batch.limit, room).clamp(min=0, max=most)
+        return torch.minimum(batch.limit, room).clamp(min=0, max=depth)
 
     def _run(self, rows: Rows) -> Tensor:
         """[R, d] hidden states. Whatever rows hold, the model's tables are not left: ids that only

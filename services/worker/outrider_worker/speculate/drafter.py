@@ -32,9 +32,7 @@ class DrafterTraits:
     """A drafter's abilities, declared once.
 
     sparse: often proposes fewer drafts than asked for. score_bins: bins in use, 1 without scores.
-    writes_kv: writes K/V of its own into the pages.
-    block_tokens: slots from the anchor's on that a proposal writes, however few drafts it is asked
-        for; 0: as many as drafts.
+    writes_kv: writes K/V of its own into the pages: for d drafts into d slots from the anchor's on.
     lookahead_tokens: how many tokens behind a position its state there depends on.
     max_context_tokens: positions it can handle; None: as many as the target.
     score_cut: the most that its scores look at, see `cuts`. A confidence of the batch's chooser is
@@ -49,14 +47,9 @@ class DrafterTraits:
     sparse: bool = False
     score_bins: int = 1
     writes_kv: bool = False
-    block_tokens: int = 0
     lookahead_tokens: int = 0
     max_context_tokens: int | None = None
     score_cut: Cut = Cut.PAST
-
-    def scratch_slots(self, tokens: int) -> int:
-        """Slots that a proposal of `tokens` drafts writes, the first one being the anchor's."""
-        return max(tokens, self.block_tokens) if self.writes_kv and tokens else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +92,15 @@ class ReadsRequests(Protocol):
 
     def begin(self, spec: RequestSpec) -> None:
         """The request whose history comes next; always followed by `prefill`."""
+        ...
+
+
+@runtime_checkable
+class GivesUp(Protocol):
+    """What a host drafter offers besides, if there are requests it can do nothing more for."""
+
+    def given_up(self, key: RequestKey) -> bool:
+        """Whether it has drafted for that request for the last time; another one may go on."""
         ...
 
 

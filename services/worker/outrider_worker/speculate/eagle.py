@@ -16,7 +16,8 @@ import torch
 
 from outrider_worker.model.draft.base import DraftHead
 from outrider_worker.speculate.device import Chosen, DeviceDrafts, DraftBatch, FedRows
-from outrider_worker.speculate.pairs import PairDrafter, drafts_of, features_of
+from outrider_worker.speculate.drawn import drafts_of
+from outrider_worker.speculate.pairs import PairDrafter
 from outrider_worker.speculate.scratch_rows import scratch_rows
 
 
@@ -39,7 +40,7 @@ class EagleDrafter(PairDrafter):
     def feed(self, fed: FedRows) -> None:
         """See StatefulDrafter."""
         if fed.rows.count:
-            hidden = self.head.fuse(features_of(fed))
+            hidden = self.head.fuse(fed.wanted_features)
             self._keep_last(self.head.extend(fed.next_ids, hidden, fed.rows, self.pool), fed)
 
     @torch.inference_mode()

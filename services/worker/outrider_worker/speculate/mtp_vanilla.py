@@ -25,7 +25,8 @@ from torch import Tensor
 
 from outrider_worker.model.draft.base import DraftHead
 from outrider_worker.speculate.device import Chosen, DeviceDrafts, DraftBatch, FedRows
-from outrider_worker.speculate.pairs import PairDrafter, drafts_of, features_of
+from outrider_worker.speculate.drawn import drafts_of
+from outrider_worker.speculate.pairs import PairDrafter
 from outrider_worker.speculate.scratch_rows import scratch_rows, shifted_rows
 
 
@@ -54,7 +55,7 @@ class VanillaMtpDrafter(PairDrafter):
         if not fed.rows.count:
             return
         for place, module in enumerate(self.modules):
-            hidden, rows = module.fuse(features_of(fed)), shifted_rows(fed.rows, place)
+            hidden, rows = module.fuse(fed.wanted_features), shifted_rows(fed.rows, place)
             out = module.extend(fed.next_ids, hidden, rows, self.pool)
             if place == 0:
                 self._keep_last(out, fed)

@@ -1,30 +1,27 @@
 """What drafters have in common that are fed pairs: the token at i + 1, the target's feature of i.
 
 Knows: what is kept between rounds (K/V in pages, one hidden state by seat), how long drafts may
-be, how they are handed over. Does not know: which pairs are run when, heads, verifiers.
+be. Does not know: which pairs are run when, heads, verifiers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from outrider_worker.engine.types import MAX_SCORE_BINS
 from outrider_worker.kv import KvPool
 from outrider_worker.model.draft.base import DraftHead
 from outrider_worker.speculate.device import (
-    Chosen,
     DeviceDrafts,
     DraftBatch,
     FeatureSpec,
     FedRows,
+    StateSize,
 )
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
-from outrider_worker.speculate.scores import running_bins
 
 
 class PairDrafter(ABC):
@@ -76,8 +73,13 @@ class PairDrafter(ABC):
         return self._first.kept_ids
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        return KvPool.bytes_per_token(self._first.config, self._dtype)
+    def state_size(self) -> StateSize:
+        """See StatefulDrafter: keys and values by token, one hidden state by seat."""
+        config = self._first.config
+        return StateSize(
+            token_bytes=KvPool.bytes_per_token(config, self._dtype),
+            seat_bytes=config.hidden_size * self._dtype.itemsize,
+        )
 
     def allocate(self, seats: int, pages: int) -> None:
         """See StatefulDrafter."""
@@ -102,30 +104,10 @@ class PairDrafter(ABC):
 
     def _lengths(self, batch: DraftBatch, tokens: int) -> Tensor:
         """[n] drafts of each request: none without a pair, none beyond the head's own context."""
-        room = self._first.config.max_positions - batch.known
+        room = self._first.config.max_positions + 1 - batch.known
         lengths = torch.minimum(batch.limit, room).clamp(min=0, max=self._steps(tokens))
         return torch.where(batch.known > 1, lengths, 0)
 
     def _steps(self, tokens: int) -> int:
         """The longest draft where at most `tokens` are asked for."""
         return min(tokens, self._traits.max_draft_tokens)
-
-
-def features_of(fed: FedRows) -> Tensor:
-    """[b, F] of rows that must have them."""
-    assert fed.features is not None, "a drafter with a FeatureSpec is fed features"
-    return fed.features
-
-
-def drafts_of(drawn: Sequence[Chosen], lengths: Tensor, columns: int) -> DeviceDrafts:
-    """What was drawn step by step, in tables of so many columns."""
-    if not drawn:
-        empty = lengths.new_zeros(len(lengths), columns)
-        return DeviceDrafts(empty, lengths, empty)
-    behind = (0, columns - len(drawn))
-    confidence = torch.stack([each.confidence for each in drawn], dim=1)
-    return DeviceDrafts(
-        token_ids=pad(torch.stack([each.token_ids for each in drawn], dim=1), behind),
-        lengths=lengths,
-        bins=pad(running_bins(confidence), behind),
-    )

@@ -4,8 +4,8 @@ Host drafter, no device memory. A cursor runs through the predicted tokens besid
 the answer departs, the cursor is set anew: to the place whose tokens agree with the longest end of
 the answer, the nearest one ahead where several do. With none, one token is taken for replaced by
 one other; after that nothing is drafted until the answer comes back to the prediction. Every place
-that proves wrong raises what the next one must show, so a prediction of no use costs little: after
-sixteen in a row it is given up.
+that proves wrong raises what the next one must show, so a prediction of no use costs little. After
+sixteen in a row, or a long passage without a place, it is given up, and another drafter goes on.
 
 Knows: how an edited text lies beside the original. Does not know: text, requests, what is accepted.
 Deterministic given the tokens, so any choice of rows to verify is lossless. The idea is OpenAI's
@@ -30,6 +30,9 @@ SOLID_MATCH_TOKENS = 2
 NEAR_TOKENS = 16
 """How far ahead of that place a single token is believed."""
 LONGEST_MATCH_TOKENS = MAX_SCORE_BINS - 1
+GIVEN_UP_AFTER_TOKENS = 64
+"""An answer that is off its prediction for so long has left it: few edits put in more at once, and
+what stands in the prediction mostly stands in the prompt too, for others to find."""
 _PLACES_EACH_WAY = 32
 """Places of the same token looked at on either side: bounds the work for one token."""
 
@@ -46,15 +49,24 @@ class Alignment:
         self._answer: list[int] = []
         self.next_place = 0
         self.matched = 0
-        self._lost = False
+        self._lost_tokens = 0
         # Where the two last ran in step beyond doubt: the answer most likely goes on near there.
         self._home = 0
         self._failed_places = 0
         self._found_with = 0
 
+    @property
+    def given_up(self) -> bool:
+        """The answer has left the prediction for good; nothing is followed any more."""
+        return self._lost and (
+            self._failed_places > LONGEST_MATCH_TOKENS or self._lost_tokens >= GIVEN_UP_AFTER_TOKENS
+        )
+
     def extend(self, token_ids: Sequence[int]) -> None:
         """Follow the answer."""
         for token_id in token_ids:
+            if self.given_up:
+                return
             self._answer.append(token_id)
             if self.ahead(1) == (token_id,):
                 self._advance()
@@ -66,6 +78,10 @@ class Alignment:
         if self._lost:
             return ()
         return tuple(self._prediction[self.next_place : self.next_place + count])
+
+    @property
+    def _lost(self) -> bool:
+        return self._lost_tokens > 0
 
     @property
     def _proved(self) -> bool:
@@ -90,10 +106,10 @@ class Alignment:
             # Most edits replace: go on behind the token that this one stands for.
             self._stand_at(self.next_place + 1, 0)
         else:
-            self._lost = True
+            self._lost_tokens += 1
 
     def _stand_at(self, next_place: int, matched: int) -> None:
-        self.next_place, self.matched, self._lost = next_place, matched, False
+        self.next_place, self.matched, self._lost_tokens = next_place, matched, 0
         self._found_with = matched
 
     def _best_place(self) -> tuple[int, int]:
@@ -139,7 +155,7 @@ class _Expectation:
 
 
 class PredictedDrafter:
-    """Drafts from the client's prediction (a Drafter that ReadsRequests).
+    """Drafts from the client's prediction (a Drafter that ReadsRequests and GivesUp).
 
     The score bin of a draft is how many tokens before it the answer has in common with the
     prediction, at most 15. Requests without a prediction get no drafts.
@@ -170,6 +186,11 @@ class PredictedDrafter:
     def observe(self, key: RequestKey, token_ids: Sequence[int]) -> None:
         if key in self._expectations:
             self._expectations[key].extend(token_ids)
+
+    def given_up(self, key: RequestKey) -> bool:
+        """See GivesUp."""
+        expectation = self._expectations.get(key)
+        return expectation is not None and expectation.alignment.given_up
 
     def release(self, key: RequestKey) -> None:
         self._expectations.pop(key, None)

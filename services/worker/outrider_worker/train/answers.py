@@ -59,8 +59,9 @@ class _Writing:
     token_ids: list[int]
 
     def ended(self, eos_ids: Sequence[int]) -> bool:
+        last, asked = self.token_ids[-1], self.question.sampling
         written = len(self.token_ids) - len(self.question.prompt_ids)
-        return self.token_ids[-1] in eos_ids or written == self.question.sampling.max_tokens
+        return last in eos_ids or last in asked.stop_token_ids or written == asked.max_tokens
 
 
 class Respondent:

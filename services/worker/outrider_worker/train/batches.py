@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider_worker.train.dataset import Text
+from outrider_worker.train.dataset import Text, TextInfo
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -49,6 +49,8 @@ class Batch:
     """[B, A] int64, pairs to draft from; 0 where there are none left"""
     live: Tensor
     """[B, A] bool, which of them count"""
+    infos: tuple[TextInfo, ...] = ()
+    """Of the B texts, for evaluation"""
 
     @property
     def features(self) -> Tensor:
@@ -76,6 +78,7 @@ class Batch:
             self.lengths.to(device),
             self.rows.to(device),
             self.live.to(device),
+            self.infos,
         )
 
 
@@ -132,4 +135,5 @@ def _padded(
         table[line, : len(pairs)] = torch.from_numpy(pairs)
         live[line, : len(pairs)] = 1
     lengths = torch.tensor([text.info.tokens for text in texts])
-    return Batch(token_ids, stored, columns, lengths, table, live.bool())
+    infos = tuple(text.info for text in texts)
+    return Batch(token_ids, stored, columns, lengths, table, live.bool(), infos)

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 1
+from outrider_worker.train.files import whole_file
+
+FORMAT = 2
 _HEAD = "dataset.json"
 
 
@@ -52,6 +54,8 @@ class TextInfo:
     family: str
     held_out: bool
     temperature: float
+    seed: int
+    """Of its draws, where the temperature is not 0"""
 
     @property
     def answer_tokens(self) -> int:
@@ -128,16 +132,13 @@ def _plain(spec: DatasetSpec) -> dict[str, Any]:
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    with beside.open("wb") as file:
+    with whole_file(path) as beside, beside.open("wb") as file:
         np.save(file, array)
-    beside.replace(path)
 
 
 def _write_json(path: Path, value: Sequence[Any] | Mapping[str, Any]) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    beside.write_text(json.dumps(value), encoding="utf-8")
-    beside.replace(path)
+    with whole_file(path) as beside:
+        beside.write_text(json.dumps(value), encoding="utf-8")
 
 
 def _read_json(path: Path) -> Any:

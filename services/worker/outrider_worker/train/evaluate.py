@@ -1,25 +1,32 @@
 """How many of a head's drafts its target would accept, told from texts that the target wrote.
 
-A greedy text is what the target answers whatever is drafted, so the rounds that serving would have
-made can be walked through on paper: from a round's anchor on, drafts are accepted while they are
-the text's own tokens, one more token comes from the target, and the next round begins behind it.
+A text is what the target answers whatever is drafted: greedy, or drawn with the noise of its seed
+(sampler match). So the rounds that serving would have made can be walked through on paper: from a
+round's anchor on, drafts are accepted while they are the text's own tokens, one more token comes
+from the target, and the next round begins behind it. Of a drawn text drafts are drawn with the same
+noise, as they are when served (`speculate.choosers`).
 
 Knows: those walks. Does not know: costs, how a head is trained.
+
+Letters: B texts, A pairs of one, Vd the draft vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from outrider_worker.engine.types import RequestKey
+from outrider_worker.philox import uniform
+from outrider_worker.sampling.draw import race
 from outrider_worker.speculate.drafter import Ask
 from outrider_worker.speculate.ngram import NgramDrafter
-from outrider_worker.train.batches import Columns, Numbers, whole
-from outrider_worker.train.dataset import Text
+from outrider_worker.train.batches import Batch, Columns, Numbers, whole
+from outrider_worker.train.dataset import Text, TextInfo
 from outrider_worker.train.heads import TrainedHead
 
 
@@ -48,11 +55,6 @@ class Acceptance:
         return 1.0 + sum(self.by_position)
 
 
-def greedy(texts: Iterable[Text]) -> list[Text]:
-    """Those whose rounds can be walked through."""
-    return [text for text in texts if text.info.temperature == 0]
-
-
 @torch.no_grad()
 def head_acceptance(
     head: TrainedHead,
@@ -61,16 +63,12 @@ def head_acceptance(
     draft_tokens: int,
     texts_at_once: int = 8,
 ) -> Acceptance:
-    """Walks of a head over greedy texts, `draft_tokens` drafts a round."""
+    """Walks of a head over texts, `draft_tokens` drafts a round."""
     kept_ids, accepted = head.get_buffer("kept_ids"), list[int]()
     for batch in whole(texts, texts_at_once, columns):
         batch = batch.to(kept_ids.device)
         logits = head.unroll(batch, draft_tokens)
-        hits = [
-            (kept_ids[scores.argmax(-1)] == tokens) & there
-            for scores, (tokens, there) in zip(logits, map(batch.targets, range(len(logits))),
-                                               strict=True)
-        ]  # fmt: skip
+        hits = [_hits(scores, batch, kept_ids, step) for step, scores in enumerate(logits)]
         runs = torch.stack(hits, -1).long().cumprod(-1).sum(-1)
         for line, live in zip(runs.tolist(), batch.live.sum(1).tolist(), strict=True):
             accepted.extend(_walk(line[:live]))
@@ -92,6 +90,26 @@ def ngram_acceptance(texts: Sequence[Text], draft_tokens: int) -> Acceptance:
             known += run + 1
         drafter.release(key)
     return Acceptance(np.array(accepted, np.int64), draft_tokens)
+
+
+def _hits(scores: Tensor, batch: Batch, kept_ids: Tensor, step: int) -> Tensor:
+    """Logits [B, A, Vd] of draft `step` → [B, A] bool, where the draft is the text's token."""
+    tokens, there = batch.targets(step)
+    drafts = [
+        _drafts(scores[line], kept_ids, info, batch.rows[line] + 2 + step)
+        for line, info in enumerate(batch.infos)
+    ]
+    return (torch.stack(drafts) == tokens) & there
+
+
+def _drafts(scores: Tensor, kept_ids: Tensor, info: TextInfo, places: Tensor) -> Tensor:
+    """Logits [A, Vd] of the tokens at `places` [A] of one text → the tokens drafted there."""
+    if info.temperature == 0:
+        return kept_ids[scores.argmax(-1)]
+    ids = kept_ids.expand(len(places), -1)
+    seed = torch.full_like(places, info.seed)
+    noise = uniform(ids, seed, torch.zeros_like(places), places - info.prompt_tokens)
+    return race(scores.double() / info.temperature, noise, ids)
 
 
 def _walk(runs: Sequence[int]) -> list[int]:

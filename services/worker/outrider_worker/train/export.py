@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from outrider_worker.identity import model_digest
+from outrider_worker.train.files import whole_file
 from outrider_worker.train.heads import TrainedHead
 from outrider_worker.train.kinds import Kind, eagle3_taps
 from outrider_worker.train.target import TargetWeights
@@ -41,9 +42,8 @@ def export(
     }
     tensors["d2t"] = offsets(kept_ids)
     tensors["t2d"] = kept_mask(kept_ids, target.config.vocab_size)
-    beside = folder / "model.safetensors.part"
-    save_file(tensors, beside, metadata={"format": "pt"})
-    beside.replace(folder / "model.safetensors")
+    with whole_file(folder / "model.safetensors") as beside:
+        save_file(tensors, beside, metadata={"format": "pt"})
     raw = json.loads((made_for / "config.json").read_text(encoding="utf-8"))
     config = {**_config(kind, target, raw, len(kept_ids)), "target_digest": model_digest(made_for)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -113,14 +113,23 @@ def _answered(
     questions = [Question(asked[number], plan.sampling(number)) for number in kept]
     answers = sorted(respondent.answer(questions), key=lambda answer: answer.number)
     return [
-        _text(answer, prompts[number], len(asked[number]), plan.sampling(number).temperature)
+        text_of(answer, prompts[number], len(asked[number]), plan.sampling(number))
         for answer, number in zip(answers, kept, strict=True)
     ]
 
 
-def _text(answer: Answer, prompt: Prompt, prompt_tokens: int, temperature: float) -> Text:
+def text_of(answer: Answer, prompt: Prompt, prompt_tokens: int, sampling: SamplingParams) -> Text:
+    """An answer as a training set holds it."""
     tokens = len(answer.token_ids)
     features = np.zeros((tokens, answer.features.shape[1]), np.float16)
     features[:-1] = answer.features.numpy()
-    info = TextInfo(0, tokens, prompt_tokens, prompt.family, prompt.held_out, temperature)
+    info = TextInfo(
+        start=0,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        family=prompt.family,
+        held_out=prompt.held_out,
+        temperature=sampling.temperature,
+        seed=sampling.seed,
+    )
     return Text(info, np.array(answer.token_ids, np.int32), features)

@@ -6,14 +6,14 @@ Knows: numbers. Does not know: tensors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Two runs with the same recipe over the same training set give the same head."""
 
-    steps: int = 300
+    steps: int = 600
     texts_per_step: int = 16
     rows_per_text: int = 64
     """Pairs drawn from each text's answer; neighbours teach much the same."""
@@ -23,10 +23,9 @@ class Recipe:
     """Peak learning rate of what was copied from the target or fitted to it"""
     new_rate: float = 1e-3
     """Peak learning rate of all else"""
-    warm_up: float = 0.05
-    """Share of the steps"""
-    final_rate: float = 0.05
-    """Share of the peak that is left at the end of the cosine"""
+    warm_up_steps: int = 20
+    decay: float = 0.2
+    """Share of the steps, at their end, in which the rate falls to nothing"""
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 0.5
     """Largest norm of the gradient"""
@@ -35,10 +34,20 @@ class Recipe:
     """Of each set, in evaluations on the way"""
     seed: int = 0
 
+    @property
+    def fall(self) -> int:
+        """The step at which the rate begins to fall: no step before depends on `steps`."""
+        return self.steps - round(self.decay * self.steps)
+
     def rate(self, step: int) -> float:
-        """Share of the peak rate at `step`: a linear rise, then half a cosine."""
-        rise = max(1, round(self.warm_up * self.steps))
-        if step < rise:
-            return (step + 1) / rise
-        fall = (step - rise) / max(1, self.steps - rise)
-        return self.final_rate + (1 - self.final_rate) * (1 + math.cos(math.pi * fall)) / 2
+        """Share of the peak rate at `step`: up, level, and down as 1 − √ (Hägele et al. 2024,
+        arXiv 2405.18392, section 3.2)."""
+        up = min(1.0, (step + 1) / max(1, self.warm_up_steps))
+        gone = max(0, step - self.fall) / max(1, self.steps - self.fall)
+        return up * (1 - math.sqrt(gone))
+
+    def goes_on_from(self, other: Recipe, steps_done: int) -> bool:
+        """Whether a run of `other` that is so far is a run of this recipe as well: the number of
+        steps may differ as long as neither has begun to slow down."""
+        same = replace(other, steps=self.steps) == self
+        return self == other or (same and steps_done <= min(self.fall, other.fall))

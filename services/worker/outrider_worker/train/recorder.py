@@ -13,7 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider_worker.speculate.device import DeviceDrafts, DraftBatch, FeatureSpec, FedRows
+from outrider_worker.speculate.device import (
+    DeviceDrafts,
+    DraftBatch,
+    FeatureSpec,
+    FedRows,
+    StateSize,
+)
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
 
 
@@ -37,9 +43,9 @@ class Recorder:
         return self._spec
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        """Nothing lies in pages."""
-        return 0
+    def state_size(self) -> StateSize:
+        """None on the device: nothing lies in pages, and features are kept by the host."""
+        return StateSize(0)
 
     def allocate(self, seats: int, pages: int) -> None:
         """See StatefulDrafter."""

@@ -2,9 +2,10 @@
 
 Everything lies in one folder, and every stage that was finished or interrupted is gone on from:
 
-    data-KIND/      the training set
-    checkpoint.pt   how far training is
-    head/           the checkpoint to serve, written whenever training has come to its end
+    own-prompts.json  prompts that the target wrote itself
+    data-KIND/        the training set
+    checkpoint.pt     how far training is
+    head/             the checkpoint to serve, written whenever training has come to its end
 
 Knows: the order of stages. Does not know: any stage's insides, who prints.
 """
@@ -21,13 +22,14 @@ from outrider_worker.identity import model_digest
 from outrider_worker.model.loader import LoadedModel
 from outrider_worker.train.answers import Respondent
 from outrider_worker.train.batches import whole
-from outrider_worker.train.dataset import Dataset, DatasetSpec, Text
-from outrider_worker.train.evaluate import Acceptance, greedy, head_acceptance, ngram_acceptance
+from outrider_worker.train.dataset import Dataset, DatasetSpec, Text, TextInfo
+from outrider_worker.train.evaluate import Acceptance, head_acceptance, ngram_acceptance
 from outrider_worker.train.export import export
-from outrider_worker.train.generate import AnswerPlan, Encode, generate
+from outrider_worker.train.generate import AnswerPlan, generate
 from outrider_worker.train.heads import MtpEagleHead, TrainedHead
 from outrider_worker.train.initial import fit_joint
 from outrider_worker.train.kinds import Kind
+from outrider_worker.train.own_prompts import OWN, Chat, OwnPromptsPlan, own_prompts
 from outrider_worker.train.progress import (
     acceptance_line,
     acceptance_lines,
@@ -42,7 +44,9 @@ from outrider_worker.train.vocabulary import answer_counts, coverage, most_frequ
 
 Say = Callable[[str], None]
 
-IN_FAMILY, OUT_FAMILY, NGRAM = "in family", "out of family", "n-gram, "
+IN_FAMILY, OWN_PROMPTS, OUT_FAMILY = "in family", "prompts of its own", "out of family"
+DRAWN, NGRAM = ", drawn", "n-gram, "
+_SETS = [name + how for how in ("", DRAWN) for name in (IN_FAMILY, OWN_PROMPTS, OUT_FAMILY)]
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Training:
     kind: Kind
     folder: Path
     prompts: Sequence[Prompt]
+    own: OwnPromptsPlan = field(default_factory=OwnPromptsPlan)
+    """Prompts of the target's own, behind the others"""
     plan: AnswerPlan = field(default_factory=AnswerPlan)
     recipe: Recipe = field(default_factory=Recipe)
     seats: int = 32
@@ -59,15 +65,16 @@ class Training:
 
 
 def train_drafter(
-    training: Training, target: LoadedModel, encode: Encode, say: Say
+    training: Training, target: LoadedModel, chat: Chat, say: Say
 ) -> Mapping[str, Acceptance]:
     """All stages; returns the acceptance over texts that were held out.
 
-    target: float32, on the training's device. Raises DatasetError, CheckpointError, ModelError.
+    target: float32, on the training's device. Raises DatasetError, CheckpointError, ModelError,
+    OwnPromptsError.
     """
     torch.manual_seed(training.recipe.seed)
     weights = TargetWeights.read(target, training.device)  # refuses what cannot be trained for
-    dataset = _answers(training, target, encode, say)
+    dataset = _answers(training, target, chat, say)
     texts = list(dataset.texts(held_out=False))
     if not texts:
         raise ValueError("all prompts are held out, none is left to train on")
@@ -82,26 +89,28 @@ def train_drafter(
     return found
 
 
-def _answers(training: Training, target: LoadedModel, encode: Encode, say: Say) -> Dataset:
+def _answers(training: Training, target: LoadedModel, chat: Chat, say: Say) -> Dataset:
     """The training set, whole."""
-    plan, config = training.plan, target.config
-    boundaries = training.kind.stored(config.layers)
-    spec = DatasetSpec(
-        target=model_digest(target.folder),
-        boundaries=boundaries,
-        hidden_size=config.hidden_size,
-        seed=plan.seed,
-        prompts=plan.digest(training.prompts),
-    )
-    dataset = Dataset(training.folder / f"data-{training.kind.name}", spec)
+    plan, folder, digest = training.plan, training.folder, model_digest(target.folder)
+    boundaries = training.kind.stored(target.config.layers)
     respondent = Respondent(
         target, boundaries, training.seats, plan.context_tokens, device=training.device
     )
+    own = own_prompts(folder / "own-prompts.json", digest, respondent, chat, training.own, say)
+    prompts = [*training.prompts, *own]
+    spec = DatasetSpec(
+        target=digest,
+        boundaries=boundaries,
+        hidden_size=target.config.hidden_size,
+        seed=plan.seed,
+        prompts=plan.digest(prompts),
+    )
+    dataset = Dataset(folder / f"data-{training.kind.name}", spec)
     generate(
         dataset,
         respondent,
-        training.prompts,
-        encode,
+        prompts,
+        chat.encode,
         plan,
         lambda progress: say(generation_line(progress)),
     )
@@ -148,16 +157,19 @@ def _train(
         if step.step % 10 == 0 or step.step == recipe.steps:
             say(step_line(step, recipe.steps, sum(times) / len(times)))
 
-    some = {name: each[: recipe.evaluated_texts] for name, each in held_out.items()}
+    some = {
+        name: texts[: recipe.evaluated_texts]
+        for name, texts in held_out.items()
+        if not name.endswith(DRAWN)
+    }
     columns = training.kind.columns(trainer.target.config)
     while trainer.steps_done < recipe.steps:
         goal = trainer.steps_done - trainer.steps_done % recipe.evaluate_every
         trainer.train(texts, min(recipe.steps, goal + recipe.evaluate_every), report)
         trainer.save(_checkpoint(training))
         for name, each in some.items():
-            if each:
-                found = head_acceptance(trainer.head, each, columns, recipe.unrolled_steps)
-                say(f"  {name}: {acceptance_line(found)}")
+            found = head_acceptance(trainer.head, each, columns, recipe.unrolled_steps)
+            say(f"  {name}: {acceptance_line(found)}")
 
 
 def _evaluated(
@@ -166,24 +178,27 @@ def _evaluated(
     weights: TargetWeights,
     held_out: Mapping[str, Sequence[Text]],
 ) -> dict[str, Acceptance]:
-    """Of the head and of n-gram, over all greedy texts that were held out."""
+    """Of the head and of n-gram, over all texts that were held out."""
     columns, steps = training.kind.columns(weights.config), training.recipe.unrolled_steps
     found = dict[str, Acceptance]()
     for name, texts in held_out.items():
-        if texts:
-            found[name] = head_acceptance(head, texts, columns, steps)
-            found[NGRAM + name] = ngram_acceptance(texts, steps)
+        found[name] = head_acceptance(head, texts, columns, steps)
+        found[NGRAM + name] = ngram_acceptance(texts, steps)
     return found
 
 
 def _by_set(texts: Sequence[Text]) -> dict[str, list[Text]]:
-    """Greedy ones, by whether the head saw others of their family."""
-    kept = greedy(texts)
-    outside = (*OUT_OF_FAMILY,)
-    return {
-        IN_FAMILY: [text for text in kept if text.info.family not in outside],
-        OUT_FAMILY: [text for text in kept if text.info.family in outside],
-    }
+    """By what the head saw of their kind, and by how they were drawn; sets that have texts."""
+    found = dict[str, list[Text]]()
+    for text in sorted(texts, key=lambda text: _SETS.index(_set_of(text.info))):
+        found.setdefault(_set_of(text.info), []).append(text)
+    return found
+
+
+def _set_of(info: TextInfo) -> str:
+    outside = OUT_FAMILY if info.family in OUT_OF_FAMILY else IN_FAMILY
+    name = OWN_PROMPTS if info.family == OWN else outside
+    return name + DRAWN if info.temperature else name
 
 
 def _checkpoint(training: Training) -> Path:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from outrider_worker.train.batches import Columns, drawn
 from outrider_worker.train.dataset import Text
+from outrider_worker.train.files import whole_file
 from outrider_worker.train.heads import TrainedHead
 from outrider_worker.train.loss import unrolled_loss
 from outrider_worker.train.recipe import Recipe
@@ -72,22 +73,24 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Everything needed to go on."""
-        beside = path.with_name(f"{path.name}.part")
         state = {
-            "recipe": _plain(self._recipe),
+            "recipe": asdict(self._recipe),
             "steps_done": self.steps_done,
             "kept_ids": self._kept_ids,
             "head": self.head.state_dict(),
             "optimiser": self._optimiser.state_dict(),
         }
-        torch.save(state, beside)
-        beside.replace(path)
+        with whole_file(path) as beside:
+            torch.save(state, beside)
 
     def load(self, path: Path) -> None:
         """Go on from there. Raises CheckpointError for the checkpoint of another run."""
         state = read_checkpoint(path)
-        if state["recipe"] != _plain(self._recipe):
-            raise CheckpointError(f"{path} was made with another recipe: remove it to begin anew")
+        if not _goes_on(self._recipe, state["recipe"], state["steps_done"]):
+            raise CheckpointError(
+                f"{path} was made with another recipe, or with another number of steps and its "
+                "rate has begun to fall: remove it to begin anew"
+            )
         if not torch.equal(state["kept_ids"], self._kept_ids.cpu()):
             raise CheckpointError(f"{path} drafts another vocabulary: remove it to begin anew")
         self.head.load_state_dict(state["head"])
@@ -124,6 +127,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def _goes_on(recipe: Recipe, made_with: dict[str, Any], steps_done: int) -> bool:
+    try:
+        return recipe.goes_on_from(Recipe(**made_with), steps_done)
+    except TypeError:  # fields of another version
+        return False
+
+
 def _groups(head: TrainedHead, recipe: Recipe) -> list[dict[str, Any]]:
     """Parameters by their peak rate."""
     new, copied = list[Tensor](), list[Tensor]()
@@ -131,7 +141,3 @@ def _groups(head: TrainedHead, recipe: Recipe) -> list[dict[str, Any]]:
         (new if name.startswith(_NEW) else copied).append(parameter)
     rates = ((new, recipe.new_rate), (copied, recipe.copied_rate))
     return [{"params": group, "peak": rate, "lr": rate} for group, rate in rates]
-
-
-def _plain(recipe: Recipe) -> dict[str, Any]:
-    return {**asdict(recipe), "betas": list(recipe.betas)}

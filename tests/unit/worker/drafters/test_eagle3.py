@@ -242,6 +242,10 @@ def test_maps_of_the_vocabulary_must_agree(target: LoadedModel, tmp_path: Path) 
     beyond = {**stored, "d2t": stored["d2t"] + VOCAB_SIZE}
     with pytest.raises(ModelError, match="d2t does not map 100 outputs into a vocabulary of 259"):
         open_drafter(write_head(tmp_path / "b", _SPEC_FORGE, beyond), target, 2)
+    twice = {name: tensor for name, tensor in stored.items() if name != "t2d"}
+    twice["d2t"] = stored["d2t"].index_fill(0, torch.tensor([7]), int(stored["d2t"][6]) - 1)
+    with pytest.raises(ModelError, match="d: d2t maps two outputs to one token"):
+        open_drafter(write_head(tmp_path / "d", _SPEC_FORGE, twice), target, 2)
     without = {name: tensor for name, tensor in stored.items() if name != "d2t"}
     with pytest.raises(ModelError, match="d2t is missing"):
         open_drafter(write_head(tmp_path / "c", _SPEC_FORGE, without), target, 2)
@@ -283,4 +287,4 @@ def test_drafts_end_where_the_heads_context_does(target: LoadedModel, tmp_path: 
     rounds = PairRounds(target, drafter, random_texts([200] * 4, VOCAB_SIZE), [50, 62, 64, 150])
     rounds.feed()
     drafts, _ = rounds.propose(4)
-    assert drafts.lengths.tolist() == [4, 2, 0, 0]
+    assert drafts.lengths.tolist() == [4, 3, 1, 0]

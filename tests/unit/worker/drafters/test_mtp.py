@@ -32,7 +32,7 @@ from tests.support.head_checkpoints import (
 )
 from tests.support.pair_rounds import PairRounds, random_texts
 from tests.support.plain_heads import PlainModule, PlainTables, drafted_by_each, drafted_by_one
-from tests.support.tiny_models import make_tiny_model, write_tiny_model
+from tests.support.tiny_models import make_tiny_model, random_weights, write_tiny_model
 from tests.support.tiny_sparse_models import make_tiny_sparse, settings_of
 
 _DENSE: Mapping[str, Any] = {"num_hidden_layers": 3, "tie_word_embeddings": False}
@@ -252,6 +252,28 @@ def test_an_unknown_tensor_is_named(targets: dict[str, LoadedModel], tmp_path: P
     tensors["model.layers.3.self_attn.sinks"] = torch.zeros(3)
     with pytest.raises(ModelError, match=r"surplus: model\.layers\.3\.self_attn\.sinks"):
         open_drafter(write_head(tmp_path, {}, tensors), target, 2)
+
+
+_EXPERTS = {
+    "mlp.gate.weight": (4, 48),
+    "mlp.experts.0.gate_proj.weight": (24, 48),
+    "mlp.experts.0.up_proj.weight": (24, 48),
+    "mlp.experts.0.down_proj.weight": (48, 24),
+}
+
+
+@pytest.mark.parametrize("layout", [deepseek_layout(3), qwen_next_layout])
+def test_layers_of_another_kind_are_told_from_missing_tensors(
+    layout: Layout, targets: dict[str, LoadedModel], tmp_path: Path
+) -> None:
+    """GLM-4.5's and Qwen3-Next's modules have experts, which a dense target's layers have not."""
+    weights = MtpWeights.random(_settings(targets["qwen3"]), seed=3)
+    dense = {n: t for n, t in weights.layer.items() if not n.startswith("mlp.")}
+    sparse = replace(weights, layer={**dense, **random_weights(_EXPERTS, 4)})
+    folder = write_head(tmp_path, {}, layout(0, sparse))
+    expected = r"missing: .*mlp\.down_proj.* surplus: .*experts\.0.*kind, Qwen3ForCausalLM$"
+    with pytest.raises(ModelError, match=expected):
+        open_drafter(folder, targets["qwen3"], 2)
 
 
 def test_dspark_under_mtps_prefix_is_no_mtp(

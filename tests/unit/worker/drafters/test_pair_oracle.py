@@ -19,7 +19,7 @@ from torch import Tensor
 from outrider_worker.kv import KvPool
 from outrider_worker.model.loader import LoadedModel, load_model
 from outrider_worker.speculate.checkpoints import open_drafter
-from outrider_worker.speculate.device import FedRows
+from outrider_worker.speculate.device import FedRows, StateSize
 from outrider_worker.speculate.mtp_vanilla import VanillaMtpDrafter
 from outrider_worker.speculate.pairs import PairDrafter
 from tests.support.drafter_oracle import (
@@ -229,6 +229,9 @@ def test_nothing_asked_gives_nothing(kinds: dict[str, tuple[LoadedModel, Make]])
 
 
 def test_state_is_counted(kinds: dict[str, tuple[LoadedModel, Make]]) -> None:
-    """Bytes of a token: K and V of two heads of 16 in two layers; one head of the target's each."""
-    assert kinds["eagle3"][1]().kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
-    assert kinds["mtp vanilla"][1]().kv_bytes_per_token == 3 * 2 * 16 * 4
+    """Bytes of a token: K and V of two heads of 16 in two layers; one head of the target's each.
+
+    Bytes of a seat: one hidden state of 48.
+    """
+    assert kinds["eagle3"][1]().state_size == StateSize(2 * 2 * 2 * 16 * 4, 48 * 4)
+    assert kinds["mtp vanilla"][1]().state_size == StateSize(3 * 2 * 16 * 4, 48 * 4)

@@ -1,6 +1,7 @@
 """Predicted output: an answer beside what the client expected of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider_worker.engine.types import NO_DRAFT, Draft, RequestKey, RequestSpec, SamplingParams
-from outrider_worker.speculate.drafter import Ask, ReadsRequests
-from outrider_worker.speculate.predicted import NEAR_TOKENS, Alignment, PredictedDrafter
+from outrider_worker.speculate.drafter import Ask, GivesUp, ReadsRequests
+from outrider_worker.speculate.predicted import (
+    GIVEN_UP_AFTER_TOKENS,
+    NEAR_TOKENS,
+    Alignment,
+    PredictedDrafter,
+)
 
 TEXT = list(range(100, 160))
 NEW = [7, 8, 9]
@@ -106,6 +112,38 @@ def test_a_prediction_that_is_of_no_use_costs_little() -> None:
     """Wrong from the start; and one whose first token keeps coming back."""
     assert rounds_of(TEXT, [7] * 50, 8) == (50, 8)
     assert rounds_of(TEXT, [TEXT[0], *[7, 8, TEXT[0]] * 16], 8)[1] <= 5 * 8
+
+
+def test_an_insertion_is_waited_for_but_not_for_ever() -> None:
+    for inserted, given_up in ((GIVEN_UP_AFTER_TOKENS - 1, False), (GIVEN_UP_AFTER_TOKENS, True)):
+        alignment = Alignment(TEXT)
+        # The first new token is taken for a replacement, the second one tells.
+        alignment.extend([*TEXT[:20], 7, *[8] * inserted])
+        assert alignment.given_up == given_up
+        alignment.extend(TEXT[30:33])
+        assert alignment.ahead(2) == (() if given_up else tuple(TEXT[33:35]))
+
+
+def test_places_that_prove_wrong_do_not_keep_it_going() -> None:
+    """Two tokens of agreement again and again, and never a third: soon more is wanted."""
+    prediction = [token for n in range(40) for token in (1, 2, 10 + n, 60 + n, 110 + n)]
+    alignment = Alignment(prediction)
+    alignment.extend([1, 2, 9, 9, 9] * 3)
+    assert alignment.ahead(1) == ()
+    alignment.extend([1, 2, 9, 9, 9] * 13)
+    assert alignment.given_up
+
+
+def test_a_drafter_says_for_whom_it_can_do_no_more() -> None:
+    drafter, left, followed = PredictedDrafter(8), spec(TEXT), spec(TEXT)
+    assert isinstance(drafter, GivesUp)
+    followed = replace(followed, key=RequestKey("o", "followed"))
+    for request, answer in ((left, [7] * 99), (followed, TEXT[:9])):
+        drafter.begin(request)
+        drafter.prefill(request.key, [*request.prompt_ids, *answer])
+    assert [drafter.given_up(each.key) for each in (left, followed)] == [True, False]
+    assert not drafter.given_up(RequestKey("o", "nobody"))
+    assert drafter.propose([Ask(left.key, 4)]) == [Draft(asked_tokens=4)]
 
 
 @given(prediction=words, answer=words, cuts=st.lists(st.integers(0, 40), max_size=4))

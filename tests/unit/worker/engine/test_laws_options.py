@@ -18,6 +18,7 @@ from tests.support.laws import (
     Way,
     pairwise,
 )
+from tests.support.neural_drafters import KINDS
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,17 @@ def test_every_option_keeps_the_laws(
 ) -> None:
     """A20: what a request asks for is done with speculation as it is without."""
     check_option(Way(drafter, draft_tokens, mode), option, company)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "option", "draft_tokens", "mode"),
+    pairwise(list(KINDS), ("everything", "stop-ids", "frequency"), (1, 4), MODES),
+)
+def test_every_neural_drafter_keeps_the_laws(
+    drafter: str, option: str, draft_tokens: int, mode: str
+) -> None:
+    """Heads that are nearly always wrong and a draft model that is nearly always right."""
+    check_option(Way(drafter, draft_tokens, mode), option, "batched")
 
 
 @pytest.mark.parametrize(

@@ -65,15 +65,15 @@ def names_of(tiny: TinyBlock) -> list[str]:
 @pytest.mark.parametrize("layout", DFLASH)
 def test_block_tensors_without_heads_are_a_dflash(layout: str) -> None:
     names = names_of(DFLASH[layout])
-    assert looks_like_dflash({}, names)
-    assert not looks_like_dspark({}, names)
+    assert looks_like_dflash(names)
+    assert not looks_like_dspark(names)
 
 
 @pytest.mark.parametrize("layout", [name for name in DSPARK if name != "speculators"])
 def test_block_tensors_with_heads_are_a_dspark_under_any_prefix(layout: str) -> None:
     names = names_of(DSPARK[layout])
-    assert looks_like_dspark({}, names)
-    assert not looks_like_dflash({}, names)
+    assert looks_like_dspark(names)
+    assert not looks_like_dflash(names)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_block_tensors_with_heads_are_a_dspark_under_any_prefix(layout: str) -> 
     ],
 )
 def test_heads_of_other_families_are_neither(names: list[str]) -> None:
-    assert not looks_like_dflash({}, names)
-    assert not looks_like_dspark({}, names)
+    assert not looks_like_dflash(names)
+    assert not looks_like_dspark(names)
 
 
 def config_of(raw: Mapping[str, Any], layers: int = 36) -> BlockConfig:
@@ -186,8 +186,8 @@ def test_the_production_form_is_recognised_and_refused_with_what_it_needs(tmp_pa
         "mtp.1.ffn.experts.0.w1.weight": torch.zeros(4, 4),
         "mtp.2.markov_head.markov_w1.weight": torch.zeros(8, 2),
     }
-    assert looks_like_dspark({}, stages)
-    assert not looks_like_dflash({}, stages)
+    assert looks_like_dspark(stages)
+    assert not looks_like_dflash(stages)
     save_file(stages, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"DeepSeek-V4.*hyper-connections, attention sinks"):
         opened(tmp_path)

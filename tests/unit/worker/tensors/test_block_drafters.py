@@ -14,7 +14,7 @@ from outrider_worker.speculate import dflash
 from outrider_worker.speculate.block_checkpoint import open_dflash
 from outrider_worker.speculate.device import Chosen, DeviceDrafts
 from outrider_worker.speculate.dflash import DFlashDrafter
-from outrider_worker.speculate.pairs import drafts_of
+from outrider_worker.speculate.drawn import drafts_of
 from outrider_worker.speculate.scores import running_bins
 from tests.support.block_layouts import DFLASH, DSPARK, deepspec, sliding, speculators
 from tests.support.block_seats import BestChooser, BlockSeats

@@ -13,7 +13,7 @@ from outrider_worker.engine.types import SamplingParams
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 from outrider_worker.model import CausalLM, load_model
 from outrider_worker.model.loader import LoadedModel
-from outrider_worker.speculate.device import Chosen, StatefulDrafter
+from outrider_worker.speculate.device import Chosen, StatefulDrafter, StateSize
 from outrider_worker.speculate.draft_model import DraftModel, open_draft_model
 from outrider_worker.speculate.scores import running_bins
 from tests.support.draft_rounds import DraftRounds
@@ -204,4 +204,4 @@ def test_proposing_does_not_wait_for_the_device(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_token_is_that_of_its_keys_and_values() -> None:
-    assert drafter_of(target().model).kv_bytes_per_token == 2 * 2 * 16 * 4
+    assert drafter_of(target().model).state_size == StateSize(2 * 2 * 16 * 4)

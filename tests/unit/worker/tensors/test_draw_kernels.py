@@ -17,7 +17,7 @@ from tests.unit.worker.tensors.sampling_cases import columns
 NEVER = float("-inf")
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -41,10 +41,10 @@ def random_logits(rows: int, vocabulary: int, seed: int = 0) -> Tensor:
     return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 4
 
 
-@pytest.mark.parametrize("vocabulary", [1, 2, 5, 255, 256, 1027, 49_152])
-@pytest.mark.parametrize("temperature", [1e-3, 0.8, 1.0, 60.0])
+@pytest.mark.parametrize("vocabulary", [1, 5, 256, 1027, 49_152])
+@pytest.mark.parametrize("temperature", [1e-3, 0.8, 60.0])
 def test_winners_among_all(vocabulary: int, temperature: float, threads: int) -> None:
-    logits = random_logits(40, vocabulary, vocabulary)
+    logits = random_logits(8, vocabulary, vocabulary)
     assert drawn(logits, temperature=temperature).max() < vocabulary
 
 
@@ -62,11 +62,11 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("vocabulary", [1, 7, 300, 5003])
+@pytest.mark.parametrize("vocabulary", [1, 300, 5003])
 @pytest.mark.parametrize("temperature", [0.05, 0.8, 5.0])
 @pytest.mark.parametrize("filters", FILTERS)
 def test_winners_among_kept(vocabulary: int, temperature: float, filters: dict[str, float]) -> None:
-    drawn(random_logits(24, vocabulary, vocabulary), temperature=temperature, **filters)
+    drawn(random_logits(8, vocabulary, vocabulary), temperature=temperature, **filters)
 
 
 def test_rows_of_different_filters_and_threads(threads: int) -> None:

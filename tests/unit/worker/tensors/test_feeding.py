@@ -12,12 +12,18 @@ from torch import Tensor
 from outrider_worker.feeding import RING_TOKENS, FeatureShape, FedChunks, Feeding, ring_memory
 from outrider_worker.rows import RowLayout, lay_out
 from outrider_worker.seats import SeatState
-from outrider_worker.speculate.device import DeviceDrafts, DraftBatch, FeatureSpec, FedRows
+from outrider_worker.speculate.device import (
+    DeviceDrafts,
+    DraftBatch,
+    FeatureSpec,
+    FedRows,
+    StateSize,
+)
 from outrider_worker.speculate.drafter import DrafterCost, DrafterTraits
 
 LONGEST_RUN = 5
 SEATS, TOKENS = 3, 300
-FINAL = FeatureSpec()
+FINAL, STATELESS = FeatureSpec(), StateSize(0)
 SHAPE = FeatureShape(2, torch.float32, torch.device("cpu"))
 
 
@@ -26,7 +32,7 @@ class Mouth:
     """A StatefulDrafter that only notes what it gets: (seat, position, token, next, feature)."""
 
     feature_spec: FeatureSpec | None = FINAL
-    kv_bytes_per_token: int = 0
+    state_size: StateSize = STATELESS
     traits: DrafterTraits = field(
         default_factory=lambda: DrafterTraits("mouth", DrafterCost.AUTOREGRESSIVE, 4)
     )

@@ -63,9 +63,10 @@ def test_eight_tokens_are_drawn_by_their_law(
     temperature: float, top_k: int, top_p: float, min_p: float, sparse: bool
 ) -> None:
     """A15: what is emitted follows the filtered law of the target."""
+    draws = 200_000 if sparse else 20_000
     logits = torch.tensor([1.3, -0.4, 0.2, 2.1, -1.7, 0.9, 1.3, -3.0])
-    table = columns(20_000, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    tokens = tokens_of(logits.expand(20_000, -1), table, sparse)
+    table = columns(draws, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    tokens = tokens_of(logits.expand(draws, -1), table, sparse)
     assert_follows(tokens, filtered_law(logits, temperature, top_k, top_p, min_p))
 
 

@@ -22,7 +22,7 @@ from outrider_worker.train.run import IN_FAMILY, NGRAM, OUT_FAMILY, train_drafte
 from outrider_worker.train.target import TargetWeights
 from outrider_worker.train.trainer import CheckpointError
 from outrider_worker.train.vocabulary import coverage, most_frequent
-from tests.support.tiny_training import RECIPE, encode, tiny_target, tiny_training
+from tests.support.tiny_training import RECIPE, TinyChat, tiny_target, tiny_training
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -31,7 +31,7 @@ def test_training_raises_acceptance_and_says_how_it_goes(kind: str, tmp_path: Pa
 
     def run(steps: int) -> Mapping[str, Acceptance]:
         training = tiny_training(tmp_path, kind, recipe=replace(RECIPE, steps=steps))
-        found = train_drafter(training, tiny_target(), encode, said.append)
+        found = train_drafter(training, tiny_target(), TinyChat(), said.append)
         (tmp_path / "checkpoint.pt").unlink()
         return found
 
@@ -54,7 +54,7 @@ def test_an_interrupted_training_ends_with_the_same_head(tmp_path: Path) -> None
 
     def run(name: str, say=lambda line: None) -> dict[str, torch.Tensor]:  # type: ignore[no-untyped-def]
         training = tiny_training(tmp_path / name, "mtp-eagle", recipe=recipe)
-        train_drafter(training, tiny_target(), encode, say)
+        train_drafter(training, tiny_target(), TinyChat(), say)
         return load_file(tmp_path / name / "head" / "model.safetensors")
 
     whole_run = run("whole")
@@ -64,13 +64,13 @@ def test_an_interrupted_training_ends_with_the_same_head(tmp_path: Path) -> None
     assert whole_run.keys() == resumed.keys()
     for name, tensor in whole_run.items():
         assert torch.equal(tensor, resumed[name]), name
-    recipe = replace(recipe, steps=9)
+    recipe = replace(recipe, rows_per_text=9)
     with pytest.raises(CheckpointError, match="another recipe"):
         run("cut")
 
 
 def _text(token_ids: list[int], prompt_tokens: int) -> Text:
-    info = TextInfo(0, len(token_ids), prompt_tokens, "list", True, 0.0)
+    info = TextInfo(0, len(token_ids), prompt_tokens, "list", True, 0.0, 0)
     features = np.zeros((len(token_ids), 96), np.float16)
     return Text(info, np.array(token_ids, np.int32), features)
 
@@ -123,9 +123,20 @@ def test_the_fit_finds_a_product_that_was_there() -> None:
 
 
 def test_the_rate_rises_and_falls() -> None:
-    recipe = Recipe(steps=100, warm_up=0.1, final_rate=0.05)
+    recipe = Recipe(steps=100, warm_up_steps=10, decay=0.2)
     rates = [recipe.rate(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
-    assert rates[9] == rates[10] == 1.0
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[-1] == pytest.approx(0.05, abs=0.01)
+    assert set(rates[9:81]) == {1.0}
+    assert rates[80:] == sorted(rates[80:], reverse=True)
+    assert 0 < rates[-1] < 0.05
+
+
+def test_a_run_may_be_made_longer_or_shorter_until_its_rate_falls() -> None:
+    recipe = Recipe(steps=100, decay=0.2)
+    longer, shorter = replace(recipe, steps=200), replace(recipe, steps=50)
+    assert longer.goes_on_from(recipe, 80)
+    assert not longer.goes_on_from(recipe, 81)
+    assert shorter.goes_on_from(recipe, 40)
+    assert not shorter.goes_on_from(recipe, 41)
+    assert recipe.goes_on_from(recipe, 100)
+    assert not replace(longer, seed=1).goes_on_from(recipe, 0)

@@ -13,7 +13,7 @@ from outrider_planner.core.policies.base import (
     remembers_rounds,
 )
 from outrider_planner.core.policies.history import RoundHistory
-from outrider_planner.core.policies.registry import Factory, UnknownPolicyError, parse
+from outrider_planner.core.policies.registry import Factory, UnknownPolicyError, parse, usages
 from outrider_planner.core.policies.rules import bounded
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "bounded",
     "parse",
     "remembers_rounds",
+    "usages",
 ]

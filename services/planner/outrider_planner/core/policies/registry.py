@@ -5,7 +5,7 @@ Knows the built-in ones; others are handed in by whoever found them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from outrider_planner.core.policies.base import Policy
 from outrider_planner.core.policies.dspark import DsparkPolicy
@@ -32,7 +32,7 @@ def parse(text: str, outside: Mapping[str, Factory] | None = None) -> Policy:
     """
     name, _, argument = text.strip().partition(":")
     factories = {**(outside or {}), **{key: factory for key, (_, factory) in _BUILT_IN.items()}}
-    known = ", ".join([*(usage for usage, _ in _BUILT_IN.values()), *sorted(outside or ())])
+    known = ", ".join(usages(outside or ()))
     if name == "oracle":
         factories[name] = _oracle
     if name not in factories:
@@ -41,6 +41,11 @@ def parse(text: str, outside: Mapping[str, Factory] | None = None) -> Policy:
         return factories[name](argument)
     except ValueError as error:
         raise UnknownPolicyError(f"policy {text!r} {error}; known are {known}") from error
+
+
+def usages(outside: Iterable[str] = ()) -> tuple[str, ...]:
+    """How each policy is named in a configuration, for example ``static:K``; then outside names."""
+    return (*(usage for usage, _ in _BUILT_IN.values()), *sorted(outside))
 
 
 def _static(argument: str) -> Policy:

@@ -10,14 +10,13 @@ around a `transformer_layer_config` that is written as differences from Qwen3's 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from outrider_worker.model.config import ModelConfig, ModelError
-from outrider_worker.model.config_json import parse_config
+from outrider_worker.model.config_json import parse_config, read_json
 from outrider_worker.model.settings_json import JsonSettings
 
 _LAYERS = "Qwen3ForCausalLM"
@@ -100,13 +99,7 @@ def read_block_config(folder: Path, target: ModelConfig) -> BlockConfig:
 
     Raises ModelError for what is missing, malformed, not supported or made for another target.
     """
-    try:
-        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if not isinstance(raw, dict):
-        raise ModelError(f"{folder / 'config.json'} holds no JSON object")
-    return parse_block_config(raw, target)
+    return parse_block_config(read_json(folder / "config.json"), target)
 
 
 def parse_block_config(raw: Mapping[str, Any], target: ModelConfig) -> BlockConfig:

@@ -11,7 +11,6 @@ drafter's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from outrider_worker.linear import Linear
 from outrider_worker.model.config import ModelError
+from outrider_worker.model.config_json import read_json
 from outrider_worker.model.draft.block_config import BlockHeads
 from outrider_worker.model.shapes import Shape, Shapes, linear_shapes
 from outrider_worker.model.weights import Weights, linear
@@ -116,11 +116,7 @@ def read_temperatures(folder: Path, drafts: int) -> tuple[float, ...] | None:
     path = folder / CALIBRATION_FILE
     if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    found = content.get("temperatures") if isinstance(content, dict) else None
+    found = read_json(path).get("temperatures")
     good = isinstance(found, list) and all(type(t) in (int, float) and t > 0 for t in found)
     if not isinstance(found, list) or not good or len(found) != drafts:
         raise ModelError(f"{path} must list {drafts} positive temperatures, not {found!r}")

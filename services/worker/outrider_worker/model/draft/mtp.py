@@ -90,7 +90,7 @@ def read_modules(
         raise ModelError(f"{target.config.architecture} has no layers that a module could be of")
     layout = names.layout
     config = _modules_config(target.config, tensors, len(names.numbers))
-    tensors.check(_shapes(config, tensors), apart=VOCABULARY_MAPS)
+    _check(tensors, config)
     kept_ids = _kept_ids(tensors, config.vocab_size)
     weights = OffsetNorms(tensors, layout.norm_offset)
     forward = ForwardMaker(config, backend, tensors.dtype, tensors.device)
@@ -113,6 +113,24 @@ def read_modules(
         )
 
     return tuple(module(index) for index in range(config.layers))
+
+
+def _check(tensors: DraftTensors, config: ModelConfig) -> None:
+    """Raises ModelError for what is missing, surplus or misshapen, and says so where the layers are
+    of another kind than the target's: then no single tensor is to blame."""
+    expected = _shapes(config, tensors)
+    try:
+        tensors.check(expected, apart=VOCABULARY_MAPS)
+    except ModelError as error:
+        stored, wanted = (
+            {name for name in names if name.startswith("model.layers.")}
+            for names in (tensors.stored, expected)
+        )
+        if not (stored - wanted and wanted - stored):
+            raise
+        raise ModelError(
+            f"{error}. The modules' layers are not of their target's kind, {config.architecture}"
+        ) from error
 
 
 def _kept_ids(tensors: DraftTensors, vocab: int) -> Tensor | None:

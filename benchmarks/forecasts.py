@@ -1,0 +1,110 @@
+"""Acceptance foretold and acceptance found: a drafter's outcomes taken in as a planner would.
+
+Every report of a few rounds is foretold from what came before it alone, then counted. Knows the
+planner's statistics and three ways to foretell; knows neither prompts nor engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider_planner.core.calibration import raw_survival
+from outrider_planner.core.evidence import Evidence
+from outrider_planner.core.histogram import flattened
+from outrider_planner.core.sums import CellKey, Counts
+from outrider_planner.core.types import (
+    MAX_BINS,
+    AcceptanceCell,
+    DrafterCost,
+    DrafterTraits,
+    FloatArray,
+)
+from outrider_planner.rpc.codec import reports_from_wire
+from outrider_worker.engine.guard import Guard
+from outrider_worker.engine.records import RoundRecord
+from outrider_worker.planner_client.convert import reports_to_wire
+
+RAW, COLD, BY_POSITION, LEARNT = "raw", "cold", "by_position", "learnt"
+"""What a score claims by itself (probabilities alone); what is believed before any outcome; learnt
+without scores; learnt from scores, as plans are made from."""
+ECE_GROUPS = 10
+
+
+@dataclass
+class Forecast:
+    """Survivals foretold, and what became of the drafts; one entry for each cell of each report."""
+
+    foretold: list[FloatArray] = field(default_factory=list)
+    verified: list[FloatArray] = field(default_factory=list)
+    accepted: list[FloatArray] = field(default_factory=list)
+
+    def add(self, survival: FloatArray, counts: Counts) -> None:
+        """survival (K, S) of the drafts that `counts` counts."""
+        seen = counts.verified > 0
+        self.foretold.append(np.broadcast_to(survival, seen.shape)[seen])
+        self.verified.append(counts.verified[seen])
+        self.accepted.append(counts.accepted[seen])
+
+    def calibration_error(self) -> float:
+        """Expected calibration error (Naeini et al. 2015): the mean over drafts of how far the
+        drafts of about the same forecast, tenths of 0…1, are off it together."""
+        foretold, verified, accepted = self._columns()
+        group = np.minimum((foretold * ECE_GROUPS).astype(np.int64), ECE_GROUPS - 1)
+        off = np.bincount(group, foretold * verified - accepted, ECE_GROUPS)
+        return float(np.abs(off).sum() / verified.sum())
+
+    def brier(self) -> float:
+        """Mean squared error over drafts (Brier 1950): it also tells what scores tell apart."""
+        foretold, verified, accepted = self._columns()
+        wrong = accepted * (1 - foretold) ** 2 + (verified - accepted) * foretold**2
+        return float(wrong.sum() / verified.sum())
+
+    def _columns(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        columns = (self.foretold, self.verified, self.accepted)
+        foretold, verified, accepted = map(np.concatenate, columns)
+        return foretold, verified, accepted
+
+
+class Learner:
+    """One drafter's outcomes in one class of requests, from nothing on."""
+
+    def __init__(self, traits: DrafterTraits) -> None:
+        self._traits = traits
+        self._evidence = Evidence()
+        self.total = Counts.zeros(traits.max_draft_tokens)
+        _, cold = self._evidence.estimate(traits, traits.max_draft_tokens, {}, {})
+        self._claims = {COLD: cold.survival[0]}
+        if traits.cost is not DrafterCost.HOST and traits.score_bins == MAX_BINS:
+            self._claims[RAW] = raw_survival()
+        self.forecasts = {way: Forecast() for way in (*self._claims, BY_POSITION, LEARNT)}
+
+    def take(self, records: Sequence[RoundRecord]) -> None:
+        """One report's rounds: foretold, then counted."""
+        report = reports_from_wire(
+            reports_to_wire(1, records, Guard(enabled=False).snapshot(), 0, 0)
+        )
+        cells = [_counted(cell, self._traits) for cell in report.cells]
+        survivals, positions = self._foretell(), self._traits.max_draft_tokens
+        for _, counts in cells:
+            self.total.add(counts)
+            for way, forecast in self.forecasts.items():
+                forecast.add(survivals[way], counts.view(positions, self._traits.score_bins))
+        self._evidence.absorb(report.rounds, cells)
+
+    def _foretell(self) -> Mapping[str, FloatArray]:
+        """Survival by (position, bin), (K, S), in every way."""
+        traits = self._traits
+        _, found = self._evidence.estimate(traits, traits.max_draft_tokens, {}, {})
+        learnt = {BY_POSITION: flattened(found).survival[0], LEARNT: found.survival[0]}
+        return {**self._claims, **learnt}
+
+
+def _counted(cell: AcceptanceCell, traits: DrafterTraits) -> tuple[CellKey, Counts]:
+    counts = Counts.zeros(traits.max_draft_tokens)
+    counts.asked[: cell.asked_by_position.size] = cell.asked_by_position
+    columns = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
+    counts.grid[:, cell.bin_position, cell.bin] = np.stack(columns)
+    return CellKey(cell.drafter, cell.request_class, cell.context_band), counts

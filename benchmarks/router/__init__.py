@@ -1,0 +1,1 @@
+"""What the router costs: `python -m benchmarks router`, described in README.md."""
