@@ -11,7 +11,7 @@ from outrider_worker.__main__ import SPIN_COUNT
 
 ALL = (
     *("planner_plan", "planner_scale", "push_latency", "peers"),
-    *("rounds", "drafters", "speculation", "predicted"),
+    *("rounds", "drafters", "calibration", "speculation", "predicted"),
 )
 
 

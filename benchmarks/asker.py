@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from openai import AsyncOpenAI
 from openai.types import CompletionUsage
 
-PLANNED = {"enabled": None}
-OFF = {"enabled": False}
+Speculation = Mapping[str, bool | None]
+PLANNED: Speculation = {"enabled": None}
+OFF: Speculation = {"enabled": False}
 """What a request says of speculation: as the deployment plans it, or none."""
 
 
@@ -55,17 +56,13 @@ class Asker:
         """For the model that the stack serves."""
         return cls(client, (await client.models.list()).data[0].id, tokens)
 
-    async def ask_all(
-        self, prompts: Sequence[str], speculation: dict[str, bool | None]
-    ) -> list[Answer]:
+    async def ask_all(self, prompts: Sequence[str], speculation: Speculation) -> list[Answer]:
         """All at once."""
         return await asyncio.gather(*(self.ask(prompt, speculation) for prompt in prompts))
 
-    async def ask(
-        self, prompt: str, speculation: dict[str, bool | None], prediction: str = ""
-    ) -> Answer:
+    async def ask(self, prompt: str, speculation: Speculation, prediction: str = "") -> Answer:
         """prediction: what the client says it expects, empty for nothing."""
-        body: dict[str, Any] = {"ignore_eos": True, "speculation": speculation}
+        body: dict[str, Any] = {"ignore_eos": True, "speculation": dict(speculation)}
         if prediction:
             body["prediction"] = {"type": "content", "content": prediction}
         chunks = await self._client.chat.completions.create(

@@ -15,7 +15,6 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.drafter_cells import MAX_REQUESTS, OFF, Scope, Setting
@@ -65,7 +64,7 @@ def main() -> None:
         for drafter in (traits.name for traits in questions.assembly.drafter_traits)
         for temperature in TEMPERATURES
     ]
-    write_result("calibration", {**vars(options), "humaneval": bool(options.humaneval)}, rows)
+    write_result("calibration", {**vars(options), "humaneval": options.humaneval is not None}, rows)
 
 
 def measure(
@@ -112,7 +111,7 @@ def figures(learner: Learner) -> dict[str, Any]:
     }
 
 
-def _smollm(setting: Setting, tokens: int, humaneval: Path | None) -> Questions:
+def _smollm(setting: Setting, tokens: int, humaneval: str | None) -> Questions:
     """All kinds of text, kind after kind."""
     batches = [
         [setting.prompt_ids(prompt) for prompt in prompts[:MAX_REQUESTS]]

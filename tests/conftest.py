@@ -15,6 +15,8 @@ if not Path("/dev/nvidiactl").exists():
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "outrider" / "kernels"))
 
 from collections.abc import Generator, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -27,6 +29,9 @@ settings.register_profile(
     "outrider", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("outrider")
+
+_RUN_MODELS = ("worker", "drafters", "matrix", "e2e", "soak")
+"""Parts of the names of tests that may run a model."""
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +61,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _FilesTogeth
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that nothing long is left over at the end of a shared-out run."""
     items.sort(key=lambda item: 0 if "tests/e2e/" in item.nodeid else 1)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Kernels are compiled before the first test's time runs, where some test may want them: on a
+    machine that never did, and is busy, that takes longer than a test may."""
+    wanted = any(part in item.nodeid for item in session.items for part in _RUN_MODELS)
+    if wanted and not session.config.option.collectonly:
+        from outrider_worker import kernels
+
+        if kernels.have_kernels():
+            for module in iter_modules(kernels.__path__, "outrider_worker.kernels."):
+                import_module(module.name)
 
 
 @pytest.hookimpl(wrapper=True)

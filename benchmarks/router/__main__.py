@@ -16,9 +16,8 @@ from typing import Any
 from benchmarks.measure import Series, write_result
 from benchmarks.router.load import Load
 from benchmarks.router.sides import Side, all_sides
-from outrider_cli.demo import DEMO
-from outrider_cli.models import resolve_model
 from outrider_worker.model.gguf import converted_folder
+from outrider_worker.model.resolve import DEMO, resolve_model
 
 _GAP_MS = 40
 

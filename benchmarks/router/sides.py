@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.router.script import MODEL
 
@@ -91,6 +92,8 @@ def _litellm(python: str) -> Iterator[Side]:
         "LITELLM_LOG": "ERROR",
         "LITELLM_MODE": "PRODUCTION",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        # On loopback and without a key, as the router is here.
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
     }
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(config)
@@ -148,7 +151,8 @@ def _wait(process: "subprocess.Popen[bytes]", port: int) -> None:
 
 
 def _answers(port: int) -> bool:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 2}
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 2, "seed": 0}
+    body["messages"] = [{"role": "user", "content": "Hello."}]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         headers = {"content-type": "application/json"}

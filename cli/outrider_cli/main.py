@@ -271,6 +271,10 @@ def train_drafter(
     draft_vocab: Annotated[int, _flag("Tokens that can be drafted.", min=16)] = 4096,
     seats: Annotated[int, _flag("Answers written at once.", min=1, max=256)] = 32,
     device: Annotated[Literal["auto", "cpu", "cuda"], _flag("Where to train.")] = "auto",
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        _flag("Of training's products (auto: bfloat16 where the machine has units for it)."),
+    ] = "auto",
     threads: Annotated[int | None, _flag("CPU threads (default: all cores).", min=1)] = None,
     seed: Annotated[int, _flag("Same seed, same drafter.", min=0)] = 0,
 ) -> None:

@@ -37,6 +37,7 @@ class TrainOptions:
     draft_vocab: int = 4096
     seats: int = 32
     device: str = "auto"
+    precision: str = "auto"
     threads: int | None = None
     seed: int = 0
 
@@ -115,16 +116,28 @@ def _training(options: TrainOptions) -> "Training":
     if options.out.exists() and not options.out.is_dir():
         raise CommandError(f"{options.out} is no folder")
     own = read_prompts(options.prompts_file) if options.prompts_file else []
+    device = str(choose_device(options.device))
     return Training(
         kind=KINDS[options.kind],
         folder=options.out,
         prompts=[*own, *builtin_prompts(options.prompt_count, options.seed)],
         own=OwnPromptsPlan(options.own_prompts, seed=options.seed),
         plan=AnswerPlan(answer_tokens=options.answer_tokens, seed=options.seed),
-        recipe=Recipe(steps=options.steps, draft_vocab=options.draft_vocab, seed=options.seed),
+        recipe=Recipe(
+            steps=options.steps,
+            draft_vocab=options.draft_vocab,
+            bfloat16=_in_bfloat16(options.precision, device),
+            seed=options.seed,
+        ),
         seats=options.seats,
-        device=str(choose_device(options.device)),
+        device=device,
     )
+
+
+def _in_bfloat16(precision: str, device: str) -> bool:
+    from outrider_worker.train.products import has_bfloat16_units
+
+    return has_bfloat16_units(device) if precision == "auto" else precision == "bfloat16"
 
 
 def _load(target: str, device: str) -> "LoadedModel":

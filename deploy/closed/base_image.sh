@@ -11,8 +11,10 @@ packages=ca-certificates
 case $image in python:*) packages+=,python3,python3-venv,python3-pip ;; esac
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | head -n 1)
 
+# In memory: unpacking a distribution waits for a disk at every file.
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+mount -t tmpfs -o size=2g outrider-base "$work"
+trap 'umount "$work" && rmdir "$work"' EXIT
 root=$work/root
 if ! debootstrap --variant=minbase --include="$packages" "$suite" "$root" \
   "${mirror:?apt knows no mirror of Debian}" > "$work/log" 2>&1; then

@@ -3,8 +3,9 @@
 import re
 
 import pytest
+from playwright.async_api import Locator
 
-from tests.support.browser import Chromium, Tab
+from tests.support.browser import Chromium
 from tests.support.chat_page import TEXT, answer_of, ask, chat_of, drafting, ready, send
 from tests.support.fake_worker import FakeWorker
 from tests.support.processes import Stack as RealStack
@@ -12,7 +13,6 @@ from tests.support.router_stack import Stack, running_router
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 MARKUP = """<img src="x" onerror="document.title='owned'"><script>document.title='owned'</script>"""
-STYLE = "(one, name) => getComputedStyle(one)[name]"
 
 
 @pytest.fixture
@@ -22,19 +22,19 @@ def stack(chat_stack: Stack) -> Stack:
     return chat_stack
 
 
-async def ground_of(tab: Tab, selector: str) -> str:
-    colour: str = await tab.page.locator(selector).first.evaluate(STYLE, "backgroundColor")
-    return colour
+async def drawn(element: Locator) -> str:
+    """The computed background."""
+    background: str = await element.evaluate("one => getComputedStyle(one).background")
+    return background
 
 
 async def test_marks_can_be_turned_off(chromium: Chromium, stack: Stack) -> None:
     async with chromium.tab(chat_of(stack)) as tab:
         await ask(tab)
-        marked = await ground_of(tab, ".turns .token.draft")
-        line = await tab.page.locator(".turns .draft").first.evaluate(STYLE, "boxShadow")
-        assert "inset" in line, "not by colour alone"
+        marked = await drawn(tab.page.locator(".turns .draft").first)
+        assert "2px" in marked, "not by colour alone: there is a line"
         await tab.page.uncheck("#marks")
-        assert await ground_of(tab, ".turns .token.draft") != marked
+        assert "2px" not in await drawn(tab.page.locator(".turns .draft").first)
         assert await tab.page.locator("#legend").is_hidden()
 
 
@@ -161,7 +161,7 @@ async def test_nothing_stands_in_anybody_s_way(
         await ask(tab)
         await tab.page.locator(".report summary").click()
         assert await tab.barriers() == []
-        red = int(re.findall(r"\d+", await ground_of(tab, "html"))[0])
+        red = int(re.findall(r"\d+", await drawn(tab.page.locator("html")))[0])
         assert (red < 60) if dark else (red > 200)
         await tab.shoot(f"chat-{'dark' if dark else 'light'}")
 
@@ -197,15 +197,13 @@ async def test_the_end_of_a_long_answer_stays_in_sight(chromium: Chromium, stack
 
 @pytest.mark.e2e
 async def test_a_real_stack(chromium: Chromium, demo_stack: RealStack) -> None:
-    """The demo model: what the page marks is what the worker really accepted."""
+    """The demo model: what the page marks is what the worker accepted."""
     url = demo_stack.base_url.removesuffix("/v1")
     async with chromium.tab(f"{url}/chat") as tab:
-        await tab.page.fill("#max-tokens", "48")
-        await ask(tab, "Repeat five times: the quick brown fox jumps over the lazy dog.")
+        await ask(tab, "Repeat: the quick brown fox jumps over the lazy dog, the quick brown fox.")
         drafts = await tab.page.locator(".turns .draft").count()
-        assert drafts > 5
-        facts = await tab.page.locator(".facts").inner_text()
-        assert "48 tokens" in facts
-        assert f"{drafts} (" in facts
+        assert drafts > 0
+        assert f"{drafts} (" in await tab.page.locator(".facts").inner_text()
         await tab.page.locator(".report summary").click()
+        assert f"{drafts} of " in await tab.page.locator(".report").inner_text()
         await tab.shoot("chat-demo")

@@ -11,12 +11,13 @@ from playwright.async_api import Page, expect
 from outrider_planner.assembly import PlannerProcess
 from outrider_planner.core.types import Plan
 from tests.integration.planner.streams import TOKEN, running_planner
-from tests.support.browser import Chromium, Tab
+from tests.support.browser import WAIT_LIMIT_MS, Chromium, Tab
 from tests.support.played_worker import Played, playing_worker
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 REFUSED = ("status of 401",)
+expect.set_options(timeout=WAIT_LIMIT_MS)
 
 
 @asynccontextmanager
@@ -27,7 +28,7 @@ async def stage(**changes: object) -> AsyncIterator[tuple[PlannerProcess, Played
         yield process, played
 
 
-async def settled(process: PlannerProcess, rounds: int = 100) -> None:
+async def settled(process: PlannerProcess, rounds: int = 64) -> None:
     async with asyncio.timeout(10):
         while process.service.planner.workers["worker-1"].rounds < rounds:
             await asyncio.sleep(0.02)
@@ -100,8 +101,10 @@ async def test_the_map_is_worked_with_by_keys(chromium: Chromium) -> None:
         await page.keyboard.press("Enter")
         await expect(page.locator("#why-title")).to_have_text("Why at n = 1")
         await expect(focused).to_have_attribute("aria-selected", "true")
-        await page.wait_for_timeout(2500)
-        await expect(focused).to_have_attribute("data-d", "2"), "news leave the focus alone"
+        async with page.expect_response("**/explain?*"):
+            pass
+        await page.wait_for_timeout(100)
+        await expect(focused).to_have_attribute("data-d", "2")
         label = await focused.get_attribute("aria-label")
         assert label is not None
         assert label.startswith("1 request, 2 drafts each: ")
@@ -160,12 +163,22 @@ async def test_what_the_planner_refuses_is_told_and_changes_nothing(chromium: Ch
         await expect(dialog).to_be_hidden()
 
 
+async def test_a_planner_without_workers_says_so_until_there_is_one(chromium: Chromium) -> None:
+    async with running_planner() as process, chromium.tab(url(process)) as tab:
+        await expect(tab.page.locator("#empty")).to_be_visible()
+        await expect(tab.page.locator("#live")).to_be_hidden()
+        assert await tab.barriers() == []
+        async with playing_worker(process):
+            await ready(tab.page)
+            await expect(tab.page.locator("#empty")).to_be_hidden()
+
+
 async def test_labels_are_shown_as_they_are_written(chromium: Chromium) -> None:
     model = "<img src=x onerror=\"document.title='hit'\">"
     async with (
         running_planner() as process,
-        playing_worker(process, model=model),
         chromium.tab(url(process)) as tab,
+        playing_worker(process, model=model),
     ):
         await ready(tab.page)
         await expect(tab.page.locator("#marks .mark").first).to_have_text(model)
@@ -173,11 +186,10 @@ async def test_labels_are_shown_as_they_are_written(chromium: Chromium) -> None:
         assert await tab.page.title() == "Outrider planner"
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 820, 1440], ids=["phone", "tablet", "desk"])
-async def test_everybody_can_read_it(chromium: Chromium, dark: bool, width: int) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (820, False), (1440, True)])
+async def test_everybody_can_read_it(chromium: Chromium, width: int, dark: bool) -> None:
     """By the rules of WCAG 2.2 AA, at any width, without scrolling sideways."""
-    async with stage() as (process, played):
+    async with stage() as (process, played), playing_worker(process, "worker-2"):
         played.trips = 1
         default = process.service.planner.settings.default.settings
         process.service.put_settings("demo", replace(default, shadows=("off", "static:4")))
@@ -185,11 +197,36 @@ async def test_everybody_can_read_it(chromium: Chromium, dark: bool, width: int)
         async with chromium.tab(url(process), dark=dark, width=width, height=height) as tab:
             await ready(tab.page)
             await expect(tab.page.locator("#shadows tbody tr")).to_have_count(2)
-            await tab.page.locator(cell(tab.page, 16, 6)).click()
+            await tab.page.locator(cell(tab.page, 24, 8)).click()
             await expect(tab.page.locator("#cells tr.asked")).to_have_count(1)
             await tab.shoot(f"planner-{width}-{'dark' if dark else 'light'}")
             assert await tab.barriers() == []
             assert await tab.overflow_px() <= 0
+            assert await least_contrast(tab.page) >= 4.5
+
+
+async def least_contrast(page: Page) -> float:
+    """Of the map's numbers on their shades, which axe does not mix."""
+    found: float = await page.locator("#map td").evaluate_all(
+        """cells => {
+          const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+          const light = (colour) => {
+            pen.fillStyle = colour;
+            pen.fillRect(0, 0, 1, 1);
+            const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((value) => {
+              const part = value / 255;
+              return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+            });
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          return Math.min(...cells.map((cell) => {
+            const { color, backgroundColor } = getComputedStyle(cell);
+            const [dim, bright] = [light(color), light(backgroundColor)].sort((x, y) => x - y);
+            return (bright + 0.05) / (dim + 0.05);
+          }));
+        }"""
+    )
+    return found
 
 
 async def test_beyond_loopback_the_page_asks_for_the_token(chromium: Chromium) -> None:
@@ -201,13 +238,13 @@ async def test_beyond_loopback_the_page_asks_for_the_token(chromium: Chromium) -
         await expect(page.get_by_text("The server asks for a key.")).to_be_visible()
         await expect(page.locator("#live")).to_be_hidden()
         assert await tab.barriers() == []
-        await page.get_by_label("Planner's token").fill("wrong")
+        await page.locator("#key-place input").fill("wrong")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("The server does not take this key.")).to_be_visible()
-        await page.get_by_label("Planner's token").fill(TOKEN)
+        await page.locator("#key-place input").fill(TOKEN)
         await page.keyboard.press("Enter")
         await ready(page)
-        await expect(page.get_by_label("Planner's token")).to_be_hidden()
+        await expect(page.locator("#key-place form")).to_be_hidden()
         assert TOKEN not in page.url
         assert await page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
 
@@ -221,7 +258,6 @@ async def test_what_goes_wrong_is_marked_in_words(chromium: Chromium) -> None:
         played.tripped, played.trips = True, 1
         await expect(page.locator("#marks")).to_contain_text("guard tripped")
         await expect(page.locator("#guard")).to_contain_text("tripped: drafts are off")
-        await expect(page.locator("#workers")).to_contain_text("guard tripped")
         await process.http.stop()
         await expect(page.locator("#notice")).to_contain_text("the server does not answer")
         await expect(page.locator("#link")).to_have_text("no answer")
@@ -256,7 +292,7 @@ async def hide(tab: Tab, hidden: bool) -> None:
 
 async def test_another_worker_deployment_and_drafter_can_be_looked_at(chromium: Chromium) -> None:
     async with stage() as (process, _), AsyncExitStack() as others:
-        for number in range(2, 11):
+        for number in range(2, 10):
             await others.enter_async_context(playing_worker(process, f"worker-{number}"))
         two = ("eagle", "suffix")
         await others.enter_async_context(
@@ -265,10 +301,10 @@ async def test_another_worker_deployment_and_drafter_can_be_looked_at(chromium: 
         async with chromium.tab(url(process)) as tab:
             page = tab.page
             await ready(page)
-            await expect(page.locator("#workers-title")).to_have_text("10 workers")
-            await page.get_by_label("Filter workers").fill("worker-7")
+            await expect(page.locator("#workers-title")).to_have_text("9 workers")
+            await page.get_by_label("Filter workers").fill("WORKER-7")
             await expect(page.locator("#workers tbody tr")).to_have_count(1)
-            await expect(page.locator("#workers-more")).to_contain_text("9 workers not shown")
+            await expect(page.locator("#workers-more")).to_contain_text("8 workers not shown")
             await page.locator("#workers").get_by_role("button").click()
             await expect(page.locator("#plan-title")).to_have_text(
                 "Plan of worker-7.cluster.local:9000"
@@ -277,5 +313,5 @@ async def test_another_worker_deployment_and_drafter_can_be_looked_at(chromium: 
             await expect(page.locator("#plan-title")).to_contain_text("worker-7")
             await page.get_by_label("Deployment").select_option("other")
             await expect(page.locator("#plan-title")).to_contain_text("other-1")
-            await page.get_by_label("Drafter").select_option("suffix")
+            await page.get_by_label("Drafter", exact=True).select_option("suffix")
             await expect(page.locator("#map caption")).to_have_text("Rate against off with suffix")

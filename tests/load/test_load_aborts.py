@@ -5,16 +5,19 @@ import random
 
 import pytest
 
-from tests.load.clients import GOOD, ask, request_bytes, scaled
+from tests.load.clients import GOOD, LONG, ask, request_bytes, scaled
 from tests.support.fake_worker import FakeWorker, saying
 from tests.support.net import LOOPBACK
 from tests.support.router_process import RouterProcess, router_process
+from tests.support.router_stack import until
 
 pytestmark = pytest.mark.load
 ABORTS = scaled(240, 20_000)
+WARM = scaled(160, 2_000)
 AT_ONCE = 40
 LATEST_S = 0.05
-MOST_GROWTH = 0.05
+# Of the memory in use; what few requests fill for the first time weighs more.
+MOST_GROWTH = 0.05 if LONG else 0.2
 PROMPT = "a long way to go " * 60
 
 
@@ -52,7 +55,7 @@ async def test_nothing_is_left_of_clients_that_go() -> None:
         router_process(worker, OUTRIDER_ROUTER_MAX_WAITING="32") as router,
     ):
         await router.until_ready()
-        await crowd(router, 400 if ABORTS > 400 else AT_ONCE, chance)
+        await crowd(router, WARM, chance)
         await router.until_idle()
         before = await router.samples()
         before_bytes = router.resident_bytes
@@ -62,7 +65,7 @@ async def test_nothing_is_left_of_clients_that_go() -> None:
         after = await router.samples()
         ended = {name: after[name] - before[name] for name in after if name.startswith("outcome:")}
         print(f"\naborts: {ABORTS}, memory {growth:+.1%}, ended: {ended}")
-        assert not worker.active
+        await until(lambda: not worker.active, 5, "nothing is left on the worker")
         assert ended["outcome:cancelled"] > ABORTS / 2
         assert ended["outcome:error"] == 0
         assert growth < MOST_GROWTH

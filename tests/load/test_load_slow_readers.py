@@ -58,7 +58,9 @@ async def test_slow_readers_hold_back_nobody_but_themselves() -> None:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         growth_mib = (most_bytes - before_bytes) / 2**20
-        print(f"\nslow readers: {READERS}, answers of {TOKENS} tokens; memory +{growth_mib:.1f} MiB")
+        print(
+            f"\nslow readers: {READERS}, answers of {TOKENS} tokens; memory +{growth_mib:.1f} MiB"
+        )
         assert samples["outcome:cancelled"] == READERS
         assert most_bytes - before_bytes < READERS * MOST_BYTES_EACH
         assert not worker.active

@@ -27,7 +27,7 @@ from tests.support.tiny_block_drafters import (
     TinyBlock,
 )
 
-_STEPS, _RATE = 150, 1e-2
+_STEPS, _RATE = 60, 1e-2
 _CONFIDENCE_STEPS, _CONFIDENCE_RATE = 200, 5e-2
 
 
@@ -196,4 +196,5 @@ def _values(own: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, EPS)
+    normed: Tensor = F.rms_norm(x, weight.shape, weight, EPS)
+    return normed

@@ -44,8 +44,10 @@ _RECIPE = Recipe(
     steps=80,
     texts_per_step=_EACH,
     rows_per_text=ANSWER_TOKENS,
+    unrolled_steps=DRAFTS,
     copied_rate=1e-2,
     new_rate=1e-2,
+    warm_up_steps=4,
 )
 
 Prompts = tuple[tuple[int, ...], ...]
@@ -65,8 +67,8 @@ class MemorisedHead:
 @cache
 def memorised_head(kind: str) -> MemorisedHead:
     """Of one of MEMORISED; made once per test process."""
-    prompts = _prompts(3 * _EACH)
-    known, others, strangers = (prompts[at : at + _EACH] for at in range(0, 3 * _EACH, _EACH))
+    prompts = _prompts(5 * _EACH)
+    known, others, strangers = prompts[:_EACH], prompts[_EACH : 2 * _EACH], prompts[2 * _EACH :]
     folder = Path(tempfile.mkdtemp(prefix=f"outrider-{kind}-"))
     torch.manual_seed(0)
     if kind in _BLOCKS:

@@ -15,7 +15,7 @@ from tests.integration.planner.streams import WorkerStream, worker_stream
 
 MOST_REQUESTS, MOST_ROWS, MOST_DRAFTS = 64, 512, 8
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-ROUNDS, PAUSE_S = 12, 0.1
+ROUNDS, PAUSE_S = 16, 0.2
 _CONTEXT_TOKENS = 512
 
 
@@ -66,14 +66,14 @@ def hello(incarnation: str, model: str, drafters: tuple[str, ...], deployment: s
 
 
 def reports(sequence: int, played: Played, plan: wire.Plan) -> wire.StepReports:
-    """Rounds as the plan wants them, all alike; the first drafter drafts."""
+    """Rounds as the plan wants them; the first drafter drafts."""
     n, drafter = played.requests, plan.drafters[0]
     step = next(i for i, most in enumerate(plan.requests_ladder) if most >= n)
     d = 0 if played.tripped else drafter.draft_tokens[step]
     rows = drafter.target_rows[step * (drafter.max_carried_tokens + 1) + d]
     verify = min(rows - plan.requests_ladder[step], n * d)
     verified = [max(0, min(n, verify - n * j)) for j in range(d)]
-    accepted = [round(v * played.acceptance ** (j + 1)) for j, v in enumerate(verified)]
+    accepted = [round(ROUNDS * v * played.acceptance ** (j + 1)) for j, v in enumerate(verified)]
     columns = {
         "requests": n,
         "carried_draft_tokens": d,
@@ -85,13 +85,14 @@ def reports(sequence: int, played: Played, plan: wire.Plan) -> wire.StepReports:
         "feed_us": 0,
         "draft_us": draft_us(n, d),
         "exposed_host_us": 150,
-        "emitted_tokens": n + sum(accepted),
-        "accepted_tokens": sum(accepted),
         "next_draft_tokens": d,
     }
     found = wire.StepReports(sequence=sequence)
     for name, value in columns.items():
         getattr(found, name).extend([value] * ROUNDS)
+    for accepted_tokens in spread(sum(accepted)):
+        found.accepted_tokens.append(accepted_tokens)
+        found.emitted_tokens.append(n + accepted_tokens)
     if d:
         found.cells.add(
             drafter=drafter.drafter,
@@ -100,13 +101,18 @@ def reports(sequence: int, played: Played, plan: wire.Plan) -> wire.StepReports:
             asked_by_position=[n * ROUNDS] * d,
             drafted=[n * ROUNDS] * d,
             verified=[v * ROUNDS for v in verified],
-            accepted=[a * ROUNDS for a in accepted],
+            accepted=accepted,
         )
     found.guard.tripped, found.guard.trips = played.tripped, played.trips
     found.guard.threshold_tokens, found.guard.plain_scale_ratio = 8.0, 1.0
     found.guard.ledger_tokens = 9.1 if played.tripped else 1.6
     found.guard.lost_tokens = 9.1 * played.trips
     return found
+
+
+def spread(total: int) -> list[int]:
+    """A number of tokens over the rounds of a report, as evenly as can be."""
+    return [total * (i + 1) // ROUNDS - total * i // ROUNDS for i in range(ROUNDS)]
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from tests.support.fake_worker import FakeWorker
 from tests.support.net import LOOPBACK, free_ports
 
 _PREFIX = "outrider_router_"
+_START_LIMIT_S = 60.0
 
 
 @dataclass
@@ -26,15 +27,16 @@ class RouterProcess:
     http: httpx2.AsyncClient
 
     async def until_ready(self) -> None:
-        """Wait for `/ready`; AssertionError after ten seconds and more."""
-        for _ in range(200):
-            try:
-                if (await self.http.get("/ready")).status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
-            await asyncio.sleep(0.05)
-        raise AssertionError("the router did not become ready")
+        """Wait for `/ready`; TimeoutError after the limit."""
+        async with asyncio.timeout(_START_LIMIT_S):
+            while not await self._is_ready():
+                await asyncio.sleep(0.05)
+
+    async def _is_ready(self) -> bool:
+        try:
+            return (await self.http.get("/ready")).status_code == 200
+        except httpx2.TransportError:
+            return False
 
     async def until_idle(self, limit_s: float = 15.0) -> None:
         """Wait until nothing is in flight and every request has its outcome."""

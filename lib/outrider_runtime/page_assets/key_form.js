@@ -3,17 +3,20 @@
 import { hasKey, keepKey } from "./api.js";
 import { el } from "./dom.js";
 
+let forms = 0;
+
 /**
  * A form that asks for a key and keeps it for this tab: { element, ask(), hide() }.
  * label: what the key is called; onKept(): called when the user gave one.
  */
 export function keyForm(label, onKept) {
-  const input = el("input", { id: "key", type: "password", autocomplete: "off", required: true });
+  const id = `key-${(forms += 1)}`;
+  const input = el("input", { id, type: "password", autocomplete: "off", required: true });
   const message = el("p", { class: "key-message", role: "alert" });
   const element = el(
     "form",
-    { class: "card key-form", hidden: true, "aria-label": label },
-    el("label", { for: "key" }, label),
+    { class: "card key-form", hidden: true },
+    el("label", { for: id }, label),
     el("div", { class: "row" }, input, el("button", { class: "primary" }, "Use key")),
     el("p", { class: "hint" }, "Kept for this tab only, until it is closed."),
     message,

@@ -14,6 +14,7 @@ from outrider_router.tracing import RequestTrace
 from outrider_router.types import Round
 from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
+from outrider_runtime.metrics import LoopHistogram
 
 log = get_logger(__name__)
 
@@ -82,11 +83,12 @@ class RouterMetrics:
             "Per choice: time from the first news to the last, over the tokens after the first.",
             INTER_TOKEN_BUCKETS_S,
         )
-        self.round_gap = histogram(
-            "round_gap_seconds",
+        self.round_gap = LoopHistogram(
+            "outrider_router_round_gap_seconds",
             "Time between two deliveries to one choice, each of one or more tokens.",
             INTER_TOKEN_BUCKETS_S,
         )
+        self._registry.register(self.round_gap)
         self.queue_time = histogram(
             "request_queue_time_seconds",
             "Time that admitted requests stood in line.",

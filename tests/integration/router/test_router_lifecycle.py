@@ -100,14 +100,12 @@ async def test_nothing_leaks_though_closing_fails(
     monkeypatch.setattr(client_module, "cancel_message", sometimes)
     with structlog.testing.capture_logs():
         for wave in range(0, 300, 50):
-            moments: list[Awaitable[None]] = [
-                asyncio.sleep(chance.uniform(0, 0.2)) for _ in range(49)
-            ]
-            # However busy the machine is, some choices have begun before the last client goes.
-            begun = len(worker.submitted) + 3
-            moments.append(until(lambda least=begun: len(worker.submitted) >= least, 10, "begun"))
+            moments = [asyncio.sleep(chance.uniform(0, 0.2)) for _ in range(49)]
             clients = [dropped(router, wave + at, moment) for at, moment in enumerate(moments)]
-            await asyncio.gather(*clients)
+            # One that goes when its three choices have begun, however busy the machine is.
+            begun = len(worker.submitted) + 3
+            late = until(lambda least=begun: len(worker.submitted) >= least, 20, "begun")
+            await asyncio.gather(*clients, dropped(router, 2, late))
             await until(router.settled, 10, "nothing is left in the router")
     assert len(closed) >= 18
     assert 0 < await outcome(router, "cancelled") == await started(router)

@@ -12,6 +12,7 @@ import pytest
 
 from outrider_router.text.tokenizer import ModelTokenizer
 from tests.support import tiny_tokenizers as tiny
+from tests.support import tool_models
 from tests.support.fake_worker import FakeWorker, saying
 from tests.support.router_stack import RunningRouter, Stack, running_router, until
 
@@ -78,6 +79,7 @@ def nested(depth: int) -> str:
 DEEP = {
     "response_format": '{"type":"json_schema","json_schema":{"name":"x","schema":%s}}',
     "guided_json": "%s",
+    "guided_regex": "%s",
     "tools": '[{"type":"function","function":{"name":"x","parameters":%s}}]',
     "tool_choice": "%s",
     "chat_template_kwargs": "%s",
@@ -87,6 +89,19 @@ DEEP = {
     "metadata": "%s",
     "stop": "[%s]",
 }
+
+
+async def test_arguments_of_earlier_calls_however_deep_are_no_fault() -> None:
+    """They come as text, which templates want as values."""
+    async with (
+        FakeWorker(script=saying("ok"), chat_template=tool_models.HERMES) as worker,
+        running_router(worker) as router,
+    ):
+        for depth in (10, 900, 960, 980, 100_000):
+            call = {"function": {"name": "x", "arguments": nested(depth)}}
+            said = {"role": "assistant", "tool_calls": [call]}
+            body = GOOD | {"messages": [*GOOD["messages"], said]}
+            assert (await router.http.post(CHAT, json=body)).status_code in (200, 400), depth
 
 
 @pytest.mark.parametrize("field", DEEP)

@@ -118,9 +118,11 @@ async def test_an_answer_that_moves_keeps_what_it_was_told() -> None:
             second.ready = True
             rounds += getattr(chunk.choices[0], "speculation_rounds", [])
         assert text_of(rounds) == TEXT
-        assert {one["drafter"] for one in rounds[:2]} == {"ngram"}
-        assert {one["drafter"] for one in rounds[2:-1]} == {"head"}
-        assert [len(one["tokens"]) for one in rounds[:3]] == [4, 4, 3]
+        # What a dying worker said last may be lost with it.
+        before = sum(one["drafter"] == "ngram" for one in rounds)
+        assert before in (1, 2)
+        assert shape_of(rounds[:before]) == [(4, 3, 4, "ngram")] * before
+        assert {one["drafter"] for one in rounds[before:-1]} == {"head"}
 
 
 def _with_drafts(script: Script) -> Script:

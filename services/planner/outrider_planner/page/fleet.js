@@ -5,13 +5,12 @@ import { age, counted, times } from "./words.js";
 
 const MOST_ROWS = 200;
 const COLUMNS = [
-  ["Worker", ""],
-  ["State", ""],
-  ["n", "number", "requests decoding"],
-  ["d", "number", "drafts per request"],
-  ["vs off", "number", "predicted rate against off"],
-  ["Plan", "number", "time since the plan changed"],
+  ["n", "requests decoding"],
+  ["d", "drafts per request"],
+  ["vs off", "predicted rate against off"],
 ];
+
+export const STATE_KINDS = { busy: "good", idle: "", gone: "bad" };
 
 /** Marks of one worker, in words: [kind of mark, text]. */
 export function marksOf(worker) {
@@ -52,10 +51,11 @@ export class WorkerTable {
     this.#filter = filter;
     this.#more = more;
     this.#onChoose = onChoose;
-    const head = COLUMNS.map(([text, kind, title]) =>
-      el("th", { scope: "col", class: kind, title, "aria-label": title && `${text}: ${title}` }, text),
+    const head = COLUMNS.map(([text, title]) =>
+      el("th", { scope: "col", class: "number", title, "aria-label": `${text}: ${title}` }, text),
     );
-    fill(table, el("thead", {}, el("tr", {}, head)), el("tbody"));
+    const first = el("th", { scope: "col" }, "Worker");
+    fill(table, el("thead", {}, el("tr", {}, first, head)), el("tbody"));
     filter.addEventListener("input", () => this.show(...this.#latest));
   }
 
@@ -89,9 +89,11 @@ export class WorkerTable {
   #made(name) {
     const button = el("button", { type: "button", class: "choose" });
     button.addEventListener("click", () => this.#onChoose(name));
-    const cells = COLUMNS.map(([, kind]) => el("td", { class: kind }));
-    cells[0] = el("th", { scope: "row" }, button);
-    return { element: el("tr", {}, cells), button, cells, said: "" };
+    const marks = el("span", { class: "row" });
+    const since = el("span", { class: "hint" });
+    const head = el("th", { scope: "row" }, button, el("div", { class: "row" }, marks, since));
+    const cells = COLUMNS.map(() => el("td", { class: "number" }));
+    return { element: el("tr", {}, head, cells), button, marks, since, cells, said: "" };
   }
 
   #update(row, worker, chosen) {
@@ -99,17 +101,16 @@ export class WorkerTable {
     set(row.button, { "aria-pressed": String(worker.worker === chosen) });
     fill(row.button, nameOf(worker));
     set(row.button, { title: `${worker.worker} · ${worker.model}` });
-    const said = [worker.state, ...marksOf(worker).flat()].join("|");
+    const marks = [[STATE_KINDS[worker.state], worker.state], ...marksOf(worker)];
+    const said = marks.join();
     if (said !== row.said) {
-      const kind = worker.state === "busy" ? "good" : worker.state === "gone" ? "bad" : "";
-      const marks = [[kind, worker.state], ...marksOf(worker)];
-      fill(row.cells[1], marks.map(([sort, text]) => el("span", { class: `mark ${sort}` }, text)));
+      fill(row.marks, marks.map(([kind, text]) => el("span", { class: `mark ${kind}` }, text)));
       row.said = said;
     }
-    fill(row.cells[2], worker.requests);
-    fill(row.cells[3], best.draft_tokens ?? "–");
-    fill(row.cells[4], times(best.rate_vs_off_ratio));
-    fill(row.cells[5], age(worker.plan_age_s));
+    fill(row.since, worker.plan_version === null ? "no plan" : `plan ${age(worker.plan_age_s)} old`);
+    fill(row.cells[0], worker.requests);
+    fill(row.cells[1], best.draft_tokens ?? "–");
+    fill(row.cells[2], times(best.rate_vs_off_ratio));
   }
 }
 

@@ -1,10 +1,10 @@
 // The plan over n × d: every cell's rate against off as a shade and a number, the planned cells with
 // a frame, the present load with a sign. A grid for the keyboard: arrows move, Enter asks why.
 
-import { el, fill, set, setStyleNumber } from "./shared/dom.js";
+import { byId, el, fill, set, setStyleNumber } from "./shared/dom.js";
 
-// A cell is as dark as can be where it is twice as fast as off, or half as fast.
-const FULL_LOG2 = 1;
+// What the fullest shade stands for, and 1/… on the other side: the smallest of these that holds all.
+const SCALES = [1.5, 2, 3, 4, 6, 8, 12, 16];
 
 /** The grid; `onChoose(n, d)` hears of a choice. */
 export class HeatMap {
@@ -27,21 +27,31 @@ export class HeatMap {
     const ladder = map.requests_ladder;
     const lengths = Math.max(1, ...drafter.rate_vs_off_ratio.map((step) => step.length));
     const most = Math.max(lengths - 1, ...drafter.draft_tokens);
-    this.#shapeFor(ladder, most, drafter.drafter);
+    const isNew = this.#shapeFor(ladder, most, drafter.drafter);
+    const scale = scaleFor(drafter.rate_vs_off_ratio.flat());
+    fill(byId("map-least"), `${(1 / scale).toFixed(2)}×`);
+    fill(byId("map-most"), `${scale}×`);
     ladder.forEach((n, step) => {
       set(this.#heads[step], { "aria-current": step === map.present_step && "true" });
       for (let d = 0; d <= most; d += 1) {
         const ratio = drafter.rate_vs_off_ratio[step]?.[d] ?? null;
         const isPlanned = drafter.draft_tokens[step] === d;
         const isChosen = chosen !== null && chosen.n === n && chosen.d === d;
-        show(this.#cells[d][step], { n, d, ratio, isPlanned, isChosen });
+        show(this.#cells[d][step], { n, d, ratio, isPlanned, isChosen, scale });
       }
     });
+    if (isNew) this.#reveal(map.present_step);
+  }
+
+  /** Where the map is wider than its place, the present load is in the middle of it. */
+  #reveal(step) {
+    const place = this.#table.parentElement;
+    place.scrollLeft = this.#heads[step].offsetLeft - place.clientWidth / 2;
   }
 
   #shapeFor(ladder, most, name) {
     const shape = JSON.stringify([ladder, most, name]);
-    if (shape === this.#shape) return;
+    if (shape === this.#shape) return false;
     this.#shape = shape;
     this.#heads = ladder.map((n) => el("th", { scope: "col" }, n));
     this.#cells = Array.from({ length: most + 1 }, (_, d) =>
@@ -59,6 +69,7 @@ export class HeatMap {
       el("tbody", {}, rows.reverse()),
     );
     this.#moveTo(0, 0);
+    return true;
   }
 
   #clicked(event) {
@@ -103,8 +114,14 @@ export class HeatMap {
   }
 }
 
-function show(cell, { n, d, ratio, isPlanned, isChosen }) {
-  const level = ratio === null ? 0 : Math.log2(ratio) / FULL_LOG2;
+function scaleFor(ratios) {
+  const known = ratios.filter((ratio) => ratio !== null);
+  const most = Math.max(...known, ...known.map((ratio) => 1 / ratio));
+  return SCALES.find((scale) => scale >= most) ?? SCALES.at(-1);
+}
+
+function show(cell, { n, d, ratio, isPlanned, isChosen, scale }) {
+  const level = ratio === null ? 0 : Math.log(ratio) / Math.log(scale);
   setStyleNumber(cell, "--up", Math.min(Math.max(level, 0), 1));
   setStyleNumber(cell, "--down", Math.min(Math.max(-level, 0), 1));
   cell.classList.toggle("planned", isPlanned);

@@ -4,7 +4,7 @@ import { call } from "./shared/api.js";
 import { byId, el, fill, set } from "./shared/dom.js";
 import { keyForm } from "./shared/key_form.js";
 import { showAcceptance, showGuard, showMeasured } from "./evidence.js";
-import { bestDrafter, busiest, marksOf, nameOf, WorkerTable } from "./fleet.js";
+import { bestDrafter, busiest, marksOf, nameOf, STATE_KINDS, WorkerTable } from "./fleet.js";
 import { HeatMap } from "./heatmap.js";
 import { PolicyDialog } from "./policy.js";
 import { poll } from "./poll.js";
@@ -146,7 +146,7 @@ function showDeployments(deployments, chosen) {
 
 function showDrafters(drafters, chosen) {
   options(byId("drafter"), drafters.map((item) => item.drafter), chosen);
-  byId("drafter-label").hidden = drafters.length < 2;
+  byId("drafters").hidden = drafters.length < 2;
 }
 
 function options(select, names, chosen) {
@@ -160,6 +160,8 @@ function options(select, names, chosen) {
 function showDeployment(fleet, deployment, worker) {
   const { workers: all, policy, objective, settings_version: version } = deployment;
   workers.show(all, worker.worker);
+  byId("fleet").hidden = all.length === 1;
+  byId("live").classList.toggle("with-fleet", all.length > 1);
   fill(byId("workers-title"), counted(all.length, "worker"));
   fill(byId("policy"), policy);
   fill(byId("policy-more"), `objective ${objective} · settings version ${version}`);
@@ -187,7 +189,7 @@ function showHead(worker, why) {
   }
   const marks = [
     ["", worker.model || "model not named"],
-    [worker.state === "busy" ? "good" : "", `${worker.state}, ${counted(worker.requests, "request")}`],
+    [STATE_KINDS[worker.state], `${worker.state}, ${counted(worker.requests, "request")}`],
     ["", `plan ${worker.plan_version}, ${age(worker.plan_age_s)} old`],
     ...marksOf(worker),
   ];

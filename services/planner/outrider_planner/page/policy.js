@@ -63,12 +63,12 @@ export class PolicyDialog {
   get #policy() {
     const argument = this.#argument.value.trim();
     const name = nameIn(this.#name.value);
-    return byId("argument-label").hidden || argument === "" ? name : `${name}:${argument}`;
+    return byId("argument").hidden || argument === "" ? name : `${name}:${argument}`;
   }
 
   #changed() {
     const [, hint] = parts(this.#name.value);
-    byId("argument-label").hidden = hint === "" && BUILT_IN.has(nameIn(this.#name.value));
+    byId("argument").hidden = hint === "" && BUILT_IN.has(nameIn(this.#name.value));
     this.#argument.placeholder = hint;
     fill(byId("dialog-error"), "");
     const policy = this.#policy;

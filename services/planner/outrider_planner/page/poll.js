@@ -1,10 +1,10 @@
-// Asks again and again, gently: never more than a twentieth of the time that answers take, more
-// rarely while they fail, and not at all while nobody looks.
+// Asks again and again, gently: answers take a tenth of the time at most, failures make it rarer,
+// and nothing is asked while nobody looks.
 
 const EVERY_MS = 2000;
 const MOST_MS = 30000;
 const ANSWER_LIMIT_MS = 15000;
-const SHARE_OF_TIME = 20;
+const SHARE_OF_TIME = 10;
 
 /**
  * Calls `turn(signal)`, which asks and shows; `onOutcome(error, waitMs)` hears how each turn went,

@@ -36,9 +36,9 @@ class ChatReader:
         texts = texts_in([prompt.messages, prompt.tools, prompt.variables])
         return sum(map(len, texts))
 
-    def encode(self, text: ModelText, prompt: Conversation) -> Encoded:
+    def encode(self, text: ModelText, prompt: Conversation, most_tokens: int | None) -> Encoded:
         """Ids of the conversation in the model's template."""
-        chat = text.encode_chat(prompt)
+        chat = text.encode_chat(prompt, most_tokens)
         return Encoded(chat.ids, chat.thinking_open)
 
 

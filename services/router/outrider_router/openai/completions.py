@@ -37,10 +37,10 @@ class CompletionReader:
         """Size of the prompt's text; tokens have none."""
         return len(prompt) if isinstance(prompt, str) else 0
 
-    def encode(self, text: ModelText, prompt: str | list[int]) -> Encoded:
+    def encode(self, text: ModelText, prompt: str | list[int], most_tokens: int | None) -> Encoded:
         """Ids of the prompt; tokens are taken as they are."""
         if isinstance(prompt, str):
-            return Encoded(text.encode_prompt(prompt), text=prompt)
+            return Encoded(text.encode_prompt(prompt, most_tokens=most_tokens), text=prompt)
         known = max(prompt, default=0) < text.tokenizer.vocab_size
         return Encoded(prompt, text=text.tokenizer.decode(prompt) if known else "")
 

@@ -120,8 +120,12 @@ class Reader(Protocol[Prompt]):
         """Size of one prompt's text."""
         ...
 
-    def encode(self, text: ModelText, prompt: Prompt) -> Encoded:
-        """One prompt as tokens; runs in a thread."""
+    def encode(self, text: ModelText, prompt: Prompt, most_tokens: int | None) -> Encoded:
+        """One prompt as tokens; runs in a thread.
+
+        Raises:
+            TooManyTokens: more than `most_tokens`.
+        """
         ...
 
 

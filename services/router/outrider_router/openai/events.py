@@ -15,7 +15,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # What stands for the text in a mould. Only the last one counts, so names may hold it too.
 _MARK = "\0"
 
-Key = tuple[int, type[Content] | type[Reasoning]]
+Mould = tuple[str, str]
 
 
 def event(value: Mapping[str, Any]) -> bytes:
@@ -35,7 +35,7 @@ class EventWriter:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._moulds: dict[Key, tuple[str, str]] = {}
+        self._moulds: dict[tuple[int, type[Part]], Mould | None] = {}
         self._casts = not frame.tells_tokens and frame.with_reasoning
 
     def of(self, delta: Delta) -> bytes:
@@ -48,15 +48,17 @@ class EventWriter:
         frame = self._frame
         return b"".join(event(frame.chunk([choice])) for choice in frame.delta(delta))
 
-    def _mould(self, index: int, part: Content | Reasoning) -> tuple[str, str]:
+    def _mould(self, index: int, part: Part) -> Mould | None:
         key = index, type(part)
-        known = self._moulds.get(key)
-        if known is None:
-            known = self._moulds[key] = self._new_mould(index, type(part)(_MARK))
-        return known
+        if key not in self._moulds:
+            self._moulds[key] = self._new_mould(index, part)
+        return self._moulds[key]
 
-    def _new_mould(self, index: int, marked: Part) -> tuple[str, str]:
-        choice = self._frame.writer.delta(index, marked, self._frame.call_ids)
-        text = event(self._frame.chunk([choice])).decode()
-        head, _, tail = text.rpartition(encode_basestring(_MARK))
-        return head, tail
+    def _new_mould(self, index: int, part: Part) -> Mould | None:
+        """None where more than a text is said, or nothing."""
+        if not isinstance(part, Content | Reasoning):
+            return None
+        choice = self._frame.writer.delta(index, type(part)(_MARK), self._frame.call_ids)
+        chunk = event(self._frame.chunk([choice])).decode()
+        head, mark, tail = chunk.rpartition(encode_basestring(_MARK))
+        return (head, tail) if mark else None

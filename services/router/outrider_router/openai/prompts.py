@@ -9,6 +9,7 @@ from outrider_router.routing.registry import NoWorker, Registry, ServedModel, Un
 from outrider_router.state import RouterState
 from outrider_router.text.control import MaskError
 from outrider_router.text.template import TemplateError
+from outrider_router.text.tokenizer import TooManyTokens
 
 _MAX_BAD_WORD_TOKENS = 32  # the contract's limit
 
@@ -42,12 +43,15 @@ async def encode_prompt(
             model's template refuses.
     """
     param = reader.prompt_param
-    if keep_tokens is None:
+    most = model.context_tokens - 1 if keep_tokens is None else None
+    if most is not None:
         refuse_hopeless(model, reader.characters(source), param)
     try:
-        encoded = await state.in_text_thread(reader.encode, model.text, source)
+        encoded = await state.in_text_thread(reader.encode, model.text, source, most)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
+    except TooManyTokens as error:
+        raise too_long(error.told, model.context_tokens, param) from error
     ids = encoded.ids if keep_tokens is None else encoded.ids[-keep_tokens:]
     if not ids:
         raise invalid("the prompt is empty", param)

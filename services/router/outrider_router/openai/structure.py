@@ -11,6 +11,7 @@ from typing import Any
 from outrider_router.openai.caps import Caps
 from outrider_router.openai.errors import invalid, unsupported
 from outrider_router.openai.schema import GenerationBody
+from outrider_router.text.depth import MAX_DEPTH, is_too_deep
 from outrider_router.types import GrammarKind
 
 _MAX_CHOICES = 256
@@ -88,6 +89,8 @@ def _schema(value: Any, param: str, place: str | None = None) -> Structure:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise invalid(f"{place} is not valid JSON: {error}", place) from error
+        if is_too_deep(value):
+            raise invalid(f"{place} is nested deeper than {MAX_DEPTH} levels", place)
     if not isinstance(value, Mapping | bool):
         raise invalid(f"{place} must be a JSON schema", place)
     return Structure(GrammarKind.JSON_SCHEMA, json.dumps(value, ensure_ascii=False), param)

@@ -18,6 +18,7 @@ from outrider_router.state import RouterState
 from outrider_router.text.control import MaskError
 from outrider_router.text.model_text import texts_in
 from outrider_router.text.template import Conversation, TemplateError
+from outrider_router.text.tokenizer import TooManyTokens
 
 Result = TypeVar("Result")
 
@@ -40,6 +41,8 @@ async def tokenize(state: RouterState, value: Any) -> dict[str, Any]:
         return await _in_place(state, _tokens, model, body, chat)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
+    except TooManyTokens as error:
+        raise too_long(error.told, model.context_tokens, param) from error
 
 
 async def detokenize(state: RouterState, value: Any) -> dict[str, Any]:
@@ -80,9 +83,10 @@ def _conversation(body: TokenizeBody, messages: Sequence[Any]) -> Conversation:
 def _tokens(model: ServedModel, body: TokenizeBody, chat: Conversation | None) -> dict[str, Any]:
     """The answer; a null field of the body counts as absent, and both flags default to true."""
     if chat is None:
-        ids = model.text.encode_prompt(body.prompt or "", body.add_special_tokens is not False)
+        special = body.add_special_tokens is not False
+        ids = model.text.encode_prompt(body.prompt or "", special, model.context_tokens)
     else:
-        ids = model.text.encode_chat(chat).ids
+        ids = model.text.encode_chat(chat, model.context_tokens).ids
     spell = model.text.tokenizer.token_text
     return {
         "count": len(ids),

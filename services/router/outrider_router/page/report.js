@@ -75,8 +75,8 @@ function histogramOf(histogram) {
   const rows = used.map((count, accepted) => {
     const bar = el("span", { class: "bar-line" });
     setStyleNumber(bar, "--share", count / most);
-    const cells = [el("th", { scope: "row" }, accepted), el("td", {}, bar, count)];
-    return el("tr", {}, cells);
+    const number = el("span", { class: "number" }, count);
+    return el("tr", {}, el("th", { scope: "row" }, accepted), el("td", {}, number, bar));
   });
   const head = ["Held", "Steps"].map((name) => el("th", { scope: "col" }, name));
   return el(

@@ -75,7 +75,7 @@ function adapt() {
     ...names.map((name) => el("option", { value: name }, name)),
   ]);
   cap.max = offered?.max_draft || "";
-  cap.disabled = mode.value !== "capped";
+  cap.disabled = cap.parentElement.hidden = mode.value !== "capped";
   drafter.disabled = mode.value === "off";
   prediction.disabled = mode.value === "off" || !offered?.prediction;
 }

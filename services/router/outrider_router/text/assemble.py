@@ -11,7 +11,7 @@ from enum import Enum
 
 from outrider_router.text.detokenize import IncrementalDecoder, TokenTable
 from outrider_router.text.message import MessageReader, Reading
-from outrider_router.text.parts import Part, content_of, joined
+from outrider_router.text.parts import Content, Part, content_of, joined
 from outrider_router.text.stops import StopMatcher
 
 
@@ -78,8 +78,7 @@ class TextAssembler:
         self._decoder = IncrementalDecoder(table, rules.shown_special)
         self._matcher = StopMatcher(rules.stops, rules.show_stop)
         self._reader = MessageReader(reading)
-        walks = rules.stops or reading.tools is not None or reading.thinking is not None
-        self._steps = 1 if walks else max_tokens
+        self._is_plain = not rules.stops and reading.is_plain
         self._max_tokens = max_tokens
         self.kept_tokens = 0
 
@@ -91,15 +90,24 @@ class TextAssembler:
     def push(self, token_ids: Sequence[int]) -> Piece:
         """The next tokens. After a piece with an end nothing more may be pushed."""
         kept = token_ids[: self._max_tokens - self.kept_tokens]
+        return self._push_plain(kept) if self._is_plain else self._walk(kept)
+
+    def _push_plain(self, kept: Sequence[int]) -> Piece:
+        """Nothing is looked for in the text: it is all content, and only the limit can end it."""
+        text = self._decoder.push(kept)
+        self.kept_tokens += len(kept)
+        end = TextEnd(EndKind.LENGTH) if self.kept_tokens == self._max_tokens else None
+        return Piece((Content(text),) if text else (), tuple(kept), end)
+
+    def _walk(self, kept: Sequence[int]) -> Piece:
         parts: list[Part] = []
         thinking = 0
-        # Where the text can end the answer each token is its own step, so that counts are exact.
-        for at in range(0, len(kept), self._steps):
-            step = kept[at : at + self._steps]
+        # The text can end the answer, so each token is its own step and counts are exact.
+        for at, token_id in enumerate(kept):
             was_thinking = self._reader.in_thinking
-            scan = self._matcher.push(self._decoder.push(step))
+            scan = self._matcher.push(self._decoder.push((token_id,)))
             parts += self._reader.push(scan.text)
-            thinking += len(step) if was_thinking or self._reader.in_thinking else 0
+            thinking += was_thinking or self._reader.in_thinking
             end = self._end_of_text(scan.stop)
             if end is not None:
                 parts += self._reader.finish()

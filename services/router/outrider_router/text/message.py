@@ -28,6 +28,11 @@ class Reading:
     tools: ToolFormat | None = None
     many_calls: bool = True
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is looked for: all text is content."""
+        return self.thinking is None and self.tools is None
+
 
 class MessageReader:
     """Reads one choice's text."""

@@ -67,24 +67,26 @@ class ModelText:
         self.thinking = thinking_markers_of(template)
         self.tool_format = tool_format_of(template)
 
-    def encode_chat(self, chat: Conversation) -> EncodedChat:
+    def encode_chat(self, chat: Conversation, most_tokens: int | None = None) -> EncodedChat:
         """Ids of a conversation; only the template sets control tokens.
 
         Raises:
             TemplateError: the model has no chat template, or it refuses the messages.
             MaskError: the messages use up the private-use letters.
+            TooManyTokens: more than `most_tokens`.
         """
         if self._template is None:
             raise TemplateError("this model has no chat template; use /v1/completions")
         if self._library_behaviour:
             text = self._template.render(self._with_arguments(chat))
-            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            ids = self.tokenizer.encode(text, False, most_tokens)
             return EncodedChat(ids, opens_thinking(text, self.thinking))
         control = self.tokenizer.control
         chat = self._with_arguments(chat)
         mask = ContentMask(control, [self._template.source, *texts_in(_texts_of(chat))])
         masked = self._template.render(_masked(chat, mask))
-        ids = self.tokenizer.encode_with_spans(mask.unmask(masked), control.find(masked))
+        text, spans = mask.unmask(masked), control.find(masked)
+        ids = self.tokenizer.encode_with_spans(text, spans, most_tokens)
         return EncodedChat(ids, opens_thinking(masked, self.thinking))
 
     def _with_arguments(self, chat: Conversation) -> Conversation:
@@ -93,9 +95,15 @@ class ModelText:
             return chat
         return replace(chat, messages=[with_parsed_arguments(m) for m in chat.messages])
 
-    def encode_prompt(self, prompt: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a raw prompt as the library gives them: its writer is the template."""
-        return self.tokenizer.encode(prompt, add_special_tokens)
+    def encode_prompt(
+        self, prompt: str, add_special_tokens: bool = True, most_tokens: int | None = None
+    ) -> list[int]:
+        """Ids of a raw prompt as the library gives them: its writer is the template.
+
+        Raises:
+            TooManyTokens: more than `most_tokens`.
+        """
+        return self.tokenizer.encode(prompt, add_special_tokens, most_tokens)
 
     def encode_answer(self, text: str) -> list[int]:
         """Ids of a text as the model would answer it."""

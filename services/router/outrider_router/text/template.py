@@ -18,6 +18,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from outrider_router.text.depth import is_too_deep
+
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 RESERVED_NAMES = frozenset(
     {
@@ -28,6 +30,11 @@ RESERVED_NAMES = frozenset(
     }
 )
 """What a request may not give a template a value for."""
+# Of templates, and of what they do with values that they did not expect.
+_FAULTS = (
+    *(jinja2.TemplateError, ArithmeticError, LookupError),
+    *(TypeError, ValueError, RecursionError),
+)
 
 
 class TemplateError(ValueError):
@@ -91,13 +98,16 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=chat.add_generation_prompt,
             )
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except _FAULTS as error:
             raise TemplateError(f"the model's chat template failed: {error}") from error
         return _up_to_content(text, chat.messages[-1]) if chat.continue_final_message else text
 
 
 def with_parsed_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with the arguments of its tool calls as objects; text that is no JSON stays."""
+    """The message with the arguments of its tool calls as objects.
+
+    Text that is no JSON stays as it is, and so does what is nested too deep.
+    """
     calls = message.get("tool_calls")
     return {**message, "tool_calls": list(map(_parsed_call, calls))} if calls else message
 
@@ -107,6 +117,8 @@ def _parsed_call(call: Mapping[str, Any]) -> dict[str, Any]:
     try:
         arguments = json.loads(function["arguments"])
     except (ValueError, RecursionError):
+        return dict(call)
+    if is_too_deep(arguments):
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}
 

@@ -15,9 +15,22 @@ from tokenizers import Tokenizer
 from outrider_router.text.control import ControlSpan, ControlTokens, control_tokens_of
 from outrider_router.text.detokenize import TokenTable
 
+# Of a text that is far too long, as much is tokenised as shows it: letters per token that fits, and
+# how many more tokens than fit they must give, since a cut text may have more than its share.
+_SAMPLE_CHARS = 8
+_SAMPLE_EXCESS, _SAMPLE_EXCESS_TOKENS = 1.5, 64
+
 
 class TokenizerError(ValueError):
     """The tokenizer file cannot be read or is of a kind that cannot be used."""
+
+
+class TooManyTokens(ValueError):
+    """A text has more tokens than it may have; `told` says how many as far as that is known."""
+
+    def __init__(self, told: int | str) -> None:
+        super().__init__(f"the text has {told} tokens")
+        self.told = told
 
 
 class ModelTokenizer:
@@ -52,18 +65,48 @@ class ModelTokenizer:
         """Number of ids, added tokens included."""
         return self._library.get_vocab_size()
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids as the library gives them; control tokens written in `text` are matched."""
-        return self._library.encode(text, add_special_tokens=add_special_tokens).ids
+    def encode(
+        self, text: str, add_special_tokens: bool = True, most_tokens: int | None = None
+    ) -> list[int]:
+        """Ids as the library gives them; control tokens written in `text` are matched.
 
-    def encode_with_spans(self, text: str, spans: Sequence[ControlSpan]) -> list[int]:
+        Raises:
+            TooManyTokens: more than `most_tokens`. Making a list of them would hold up all threads
+                for as long as there are many.
+        """
+        self.refuse_longer(text, most_tokens)
+        encoding = self._library.encode(text, add_special_tokens=add_special_tokens)
+        if most_tokens is not None and len(encoding) > most_tokens:
+            raise TooManyTokens(len(encoding))
+        return encoding.ids
+
+    def refuse_longer(self, text: str, most_tokens: int | None) -> None:
+        """Refuse a text that is far too long by a part of it, without the time that all would take.
+
+        Raises:
+            TooManyTokens: the part alone has more than that.
+        """
+        if most_tokens is None or len(text) <= most_tokens * _SAMPLE_CHARS:
+            return
+        part = text[: most_tokens * _SAMPLE_CHARS]
+        enough = most_tokens * _SAMPLE_EXCESS + _SAMPLE_EXCESS_TOKENS
+        if len(self._library.encode(part)) > enough:
+            raise TooManyTokens(f"more than {most_tokens}")
+
+    def encode_with_spans(
+        self, text: str, spans: Sequence[ControlSpan], most_tokens: int | None = None
+    ) -> list[int]:
         """Ids of `text` with control tokens at `spans` and nowhere else.
 
         Text between spans is encoded as the library encodes it between control tokens, so where
         `spans` are all the tokens it would match, the ids are its own.
+
+        Raises:
+            TooManyTokens: more than `most_tokens`.
         """
         if list(spans) == self.control.find(text):
-            return self.encode(text, add_special_tokens=False)
+            return self.encode(text, add_special_tokens=False, most_tokens=most_tokens)
+        self.refuse_longer(text, most_tokens)
         ids: list[int] = []
         done = 0
         for span in spans:

@@ -6,6 +6,7 @@ Knows field names and enumerations; knows nothing of connections, requests in fl
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -222,11 +223,17 @@ def _logprobs(entry: worker_pb2.TokenLogprobs) -> TokenLogprobs:
 
 def _rounds(news: worker_pb2.RequestTokens, drafters: Sequence[str]) -> tuple[Round, ...]:
     tokens, verified, accepted = len(news.token_ids), news.verified_tokens, news.accepted_tokens
-    if not (tokens or verified):
-        return ()
+    if not (verified or accepted):
+        return _undrafted(tokens)
     known = accepted and news.drafter_index < len(drafters)
     drafter = drafters[news.drafter_index] if known else ""
     return (Round(tokens, verified, accepted, news.relaxed_tokens, drafter),)
+
+
+@lru_cache
+def _undrafted(tokens: int) -> tuple[Round, ...]:
+    """A round without drafts; nearly all are alike."""
+    return (Round(tokens),) if tokens else ()
 
 
 def _totals(message: worker_pb2.SpeculationTotals) -> Totals:

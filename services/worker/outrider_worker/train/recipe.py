@@ -17,9 +17,12 @@ class Recipe:
     texts_per_step: int = 16
     rows_per_text: int = 64
     """Pairs drawn from each text's answer; neighbours teach much the same."""
-    unrolled_steps: int = 3
+    unrolled_steps: int = 2
+    """Drafts in a row that are trained, each from the head's own hidden state of the one before"""
+    step_decay: float = 0.6
+    """A draft counts so much as the one before it (FastMTP, Cai et al. 2025, section 3.2)"""
     draft_vocab: int = 4096
-    copied_rate: float = 3e-4
+    copied_rate: float = 6e-4
     """Peak learning rate of what was copied from the target or fitted to it"""
     new_rate: float = 1e-3
     """Peak learning rate of all else"""
@@ -29,9 +32,12 @@ class Recipe:
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 0.5
     """Largest norm of the gradient"""
+    bfloat16: bool = False
+    """Products in bfloat16, see `products`"""
     evaluate_every: int = 50
     evaluated_texts: int = 24
     """Of each set, in evaluations on the way"""
+    evaluated_drafts: int = 3
     seed: int = 0
 
     @property

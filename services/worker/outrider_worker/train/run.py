@@ -56,12 +56,12 @@ class Training:
     kind: Kind
     folder: Path
     prompts: Sequence[Prompt]
-    own: OwnPromptsPlan = field(default_factory=OwnPromptsPlan)
-    """Prompts of the target's own, behind the others"""
     plan: AnswerPlan = field(default_factory=AnswerPlan)
     recipe: Recipe = field(default_factory=Recipe)
     seats: int = 32
     device: str = "cpu"
+    own: OwnPromptsPlan = field(default_factory=OwnPromptsPlan)
+    """Prompts of the target's own, behind the others"""
 
 
 def train_drafter(
@@ -168,7 +168,7 @@ def _train(
         trainer.train(texts, min(recipe.steps, goal + recipe.evaluate_every), report)
         trainer.save(_checkpoint(training))
         for name, each in some.items():
-            found = head_acceptance(trainer.head, each, columns, recipe.unrolled_steps)
+            found = head_acceptance(trainer.head, each, columns, recipe.evaluated_drafts)
             say(f"  {name}: {acceptance_line(found)}")
 
 
@@ -179,7 +179,7 @@ def _evaluated(
     held_out: Mapping[str, Sequence[Text]],
 ) -> dict[str, Acceptance]:
     """Of the head and of n-gram, over all texts that were held out."""
-    columns, steps = training.kind.columns(weights.config), training.recipe.unrolled_steps
+    columns, steps = training.kind.columns(weights.config), training.recipe.evaluated_drafts
     found = dict[str, Acceptance]()
     for name, texts in held_out.items():
         found[name] = head_acceptance(head, texts, columns, steps)

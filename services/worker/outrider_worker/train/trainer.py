@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outrider_worker.train.batches import Columns, drawn
+from outrider_worker.train.batches import Batch, Columns, drawn
 from outrider_worker.train.dataset import Text
 from outrider_worker.train.files import whole_file
 from outrider_worker.train.heads import TrainedHead
 from outrider_worker.train.loss import unrolled_loss
+from outrider_worker.train.products import products
 from outrider_worker.train.recipe import Recipe
 from outrider_worker.train.target import TargetWeights
 from outrider_worker.train.vocabulary import kept_mask
@@ -109,13 +110,20 @@ class Trainer:
         ).to(self._kept_ids.device)
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * recipe.rate(self.steps_done)
-        logits = self.head.unroll(batch, recipe.unrolled_steps)
-        loss = unrolled_loss(logits, batch, self.target, self._kept_ids, self._kept)
         self._optimiser.zero_grad()
-        loss.backward()
+        with products(recipe.bfloat16):
+            loss = self._loss(batch)
+            loss.backward()
         nn.utils.clip_grad_norm_(self.head.parameters(), recipe.clip)
         self._optimiser.step()
         return float(loss.detach()), int(batch.live.sum())
+
+    def _loss(self, batch: Batch) -> Tensor:
+        recipe = self._recipe
+        logits = self.head.unroll(batch, recipe.unrolled_steps)
+        return unrolled_loss(
+            logits, batch, self.target, self._kept_ids, self._kept, recipe.step_decay
+        )
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

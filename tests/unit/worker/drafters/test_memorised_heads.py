@@ -75,4 +75,4 @@ def test_a_memorised_head_knows_its_own_texts_only(kind: str) -> None:
 @pytest.mark.parametrize("kind", MEMORISED)
 def test_a_memorised_head_is_surer_of_its_own_texts(kind: str) -> None:
     own, other = served(kind, known=True), served(kind, known=False)
-    assert own.mean_bin > other.mean_bin + 1
+    assert own.mean_bin > other.mean_bin + 0.5

@@ -13,7 +13,6 @@ from outrider_worker.seats import SeatState
 from outrider_worker.speculate.verify import JudgedRows
 
 END_IDS = frozenset({1})
-_COLUMNS = ("temperature", "top_p", "min_p", "top_k", "seed")
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class Table:
 
     @classmethod
     def many(cls, params: SamplingParams, count: int) -> "Table":
-        """Requests that differ in their seeds alone, each with a prompt of one token."""
+        """Requests that differ in their seeds alone, each with a prompt of one token. Options that
+        are lists (biases, bad words, minimum length) are the first one's alone."""
         table = cls(SeatState.allocate(count, 32, 8), SeatSampling(count), stages_of(params))
         table.sampling.put(0, params, 0, END_IDS)
-        for name in _COLUMNS:
-            column = getattr(table.sampling, name)
-            column[:] = column[0].clone()
+        for columns in (table.sampling._floats, table.sampling._ints):
+            columns[:] = columns[:, :1].clone()
         table.sampling.seed[:] = torch.arange(count + 1) + params.seed
         for column in (table.state.known, table.state.prompt_tokens, table.state.room):
             column[:-1] = 1

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from outrider_worker.train.batches import whole
 from outrider_worker.train.dataset import Text, TextInfo
-from outrider_worker.train.evaluate import Acceptance, ngram_acceptance
+from outrider_worker.train.evaluate import Acceptance
 from outrider_worker.train.heads import MtpEagleHead
 from outrider_worker.train.initial import fit_joint
 from outrider_worker.train.kinds import KINDS
@@ -69,28 +69,6 @@ def test_an_interrupted_training_ends_with_the_same_head(tmp_path: Path) -> None
         run("cut")
 
 
-def _text(token_ids: list[int], prompt_tokens: int) -> Text:
-    info = TextInfo(0, len(token_ids), prompt_tokens, "list", True, 0.0, 0)
-    features = np.zeros((len(token_ids), 96), np.float16)
-    return Text(info, np.array(token_ids, np.int32), features)
-
-
-def test_ngram_walks_the_rounds_that_serving_would_make() -> None:
-    repeating = _text([5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6], prompt_tokens=5)
-    found = ngram_acceptance([repeating], 3)
-    # The anchor at place 5 repeats the prompt's first token, which alone is no n-gram yet.
-    assert found.accepted.tolist() == [0, 3, 3, 2]
-    fresh = ngram_acceptance([_text(list(range(3, 40)), prompt_tokens=5)], 3)
-    assert fresh.rounds == 37 - 6
-    assert fresh.tokens_per_round == 1.0
-
-
-def test_acceptance_by_position_is_survival() -> None:
-    found = Acceptance(np.array([0, 3, 1, 0]), draft_tokens=3)
-    assert found.by_position == (0.5, 0.25, 0.25)
-    assert found.tokens_per_round == 2.0
-
-
 def test_the_draft_vocabulary_is_what_is_said_most() -> None:
     counts = torch.tensor([0, 5, 0, 9, 1, 0, 7])
     assert most_frequent(counts, 4, always=[5]).tolist() == [1, 3, 5, 6]
@@ -98,6 +76,12 @@ def test_the_draft_vocabulary_is_what_is_said_most() -> None:
     assert coverage(counts, torch.tensor([3, 6])) == pytest.approx(16 / 22)
     with pytest.raises(ValueError, match="more than the target's 7"):
         most_frequent(counts, 8)
+
+
+def _text(token_ids: list[int], prompt_tokens: int) -> Text:
+    info = TextInfo(0, len(token_ids), prompt_tokens, "list", True, 0.0, 0)
+    features = np.zeros((len(token_ids), 96), np.float16)
+    return Text(info, np.array(token_ids, np.int32), features)
 
 
 def test_the_fit_finds_a_product_that_was_there() -> None:
