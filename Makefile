@@ -54,8 +54,8 @@ BROWSER_CACHE ?= $(HOME)/.cache/outrider/browser
 BROWSER_TESTS ?= browser
 test-browser: $(BROWSER_STAMP)
 	@scripts/ensure-chromium.sh $(BROWSER_CACHE)
-	@OUTRIDER_BROWSER_CACHE=$(BROWSER_CACHE) $(BIN)/python -m pytest -m "$(BROWSER_TESTS)" \
-	  tests/browser $(ARGS)
+	@OMP_NUM_THREADS=1 OUTRIDER_BROWSER_CACHE=$(BROWSER_CACHE) $(BIN)/python -m pytest -n $(JOBS) \
+	  --no-loadscope-reorder -m "$(BROWSER_TESTS)" tests/browser $(ARGS)
 
 # The same without whole stacks, in under a minute.
 check-browser: BROWSER_TESTS = browser and not e2e

@@ -1,13 +1,13 @@
 """Acceptance foretold and acceptance found: a drafter's outcomes taken in as a planner would.
 
 Every report of a few rounds is foretold from what came before it alone, then counted. Knows the
-planner's statistics and three ways to foretell; knows neither prompts nor engines.
+planner's statistics and the ways to foretell; knows neither prompts nor engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -17,20 +17,19 @@ from outrider_planner.core.histogram import flattened
 from outrider_planner.core.sums import CellKey, Counts
 from outrider_planner.core.types import (
     MAX_BINS,
-    AcceptanceCell,
     DrafterCost,
     DrafterTraits,
     FloatArray,
+    RoundColumns,
 )
-from outrider_planner.rpc.codec import reports_from_wire
-from outrider_worker.engine.guard import Guard
-from outrider_worker.engine.records import RoundRecord
-from outrider_worker.planner_client.convert import reports_to_wire
+from outrider_worker.engine.records import DraftOutcome
+from outrider_worker.engine.tally import AcceptanceCell
 
 RAW, COLD, BY_POSITION, LEARNT = "raw", "cold", "by_position", "learnt"
 """What a score claims by itself (probabilities alone); what is believed before any outcome; learnt
 without scores; learnt from scores, as plans are made from."""
 ECE_GROUPS = 10
+_CLASS = "asked"
 
 
 @dataclass
@@ -62,6 +61,11 @@ class Forecast:
         wrong = accepted * (1 - foretold) ** 2 + (verified - accepted) * foretold**2
         return float(wrong.sum() / verified.sum())
 
+    def second_half(self) -> Forecast:
+        """Of the reports: by then there is something to foretell from."""
+        half = len(self.foretold) // 2
+        return Forecast(self.foretold[half:], self.verified[half:], self.accepted[half:])
+
     def _columns(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         columns = (self.foretold, self.verified, self.accepted)
         foretold, verified, accepted = map(np.concatenate, columns)
@@ -81,18 +85,15 @@ class Learner:
             self._claims[RAW] = raw_survival()
         self.forecasts = {way: Forecast() for way in (*self._claims, BY_POSITION, LEARNT)}
 
-    def take(self, records: Sequence[RoundRecord]) -> None:
-        """One report's rounds: foretold, then counted."""
-        report = reports_from_wire(
-            reports_to_wire(1, records, Guard(enabled=False).snapshot(), 0, 0)
-        )
-        cells = [_counted(cell, self._traits) for cell in report.cells]
-        survivals, positions = self._foretell(), self._traits.max_draft_tokens
-        for _, counts in cells:
-            self.total.add(counts)
-            for way, forecast in self.forecasts.items():
-                forecast.add(survivals[way], counts.view(positions, self._traits.score_bins))
-        self._evidence.absorb(report.rounds, cells)
+    def take(self, outcomes: Sequence[DraftOutcome], rounds: int) -> None:
+        """One report of so many rounds: foretold, then counted."""
+        survivals, traits = self._foretell(), self._traits
+        counts = _counted(outcomes, traits.max_draft_tokens)
+        self.total.add(counts)
+        for way, forecast in self.forecasts.items():
+            forecast.add(survivals[way], counts.view(traits.max_draft_tokens, traits.score_bins))
+        key = CellKey(traits.name, _CLASS)
+        self._evidence.absorb(_drafting(rounds), [(key, counts)])
 
     def _foretell(self) -> Mapping[str, FloatArray]:
         """Survival by (position, bin), (K, S), in every way."""
@@ -102,9 +103,20 @@ class Learner:
         return {**self._claims, **learnt}
 
 
-def _counted(cell: AcceptanceCell, traits: DrafterTraits) -> tuple[CellKey, Counts]:
-    counts = Counts.zeros(traits.max_draft_tokens)
-    counts.asked[: cell.asked_by_position.size] = cell.asked_by_position
-    columns = (cell.bin_drafted, cell.bin_verified, cell.bin_accepted)
-    counts.grid[:, cell.bin_position, cell.bin] = np.stack(columns)
-    return CellKey(cell.drafter, cell.request_class, cell.context_band), counts
+def _counted(outcomes: Sequence[DraftOutcome], positions: int) -> Counts:
+    cell, counts = AcceptanceCell(), Counts.zeros(positions)
+    for outcome in outcomes:
+        cell.add(outcome)
+    counts.asked[: len(cell.asked_by_position)] = cell.asked_by_position
+    for (position, score_bin), found in cell.by_bin.items():
+        counts.grid[:, position, score_bin] = found
+    return counts
+
+
+def _drafting(rounds: int) -> RoundColumns:
+    """So many rounds that drafted, by which evidence fades; nothing else of them counts."""
+    nothing = {each.name: np.zeros(rounds, dtype=np.int64) for each in fields(RoundColumns)}
+    one = np.ones(rounds, dtype=np.int64)
+    return RoundColumns(
+        **{**nothing, "requests": one, "target_rows": one, "carried_draft_tokens": one}
+    )

@@ -87,7 +87,7 @@ def add_humaneval_option(parser: argparse.ArgumentParser) -> None:
 def with_humaneval(
     kinds: Mapping[str, Sequence[str]], file: str | None
 ) -> dict[str, Sequence[str]]:
-    """The kinds, and HumanEval as one more; as they are where `file` is None. See held_out."""
+    """The kinds, and unless `file` is None HumanEval as one more: see held_out_humaneval."""
     return dict(kinds) if file is None else {**kinds, HUMANEVAL: held_out_humaneval(file)}
 
 

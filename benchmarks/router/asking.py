@@ -31,18 +31,34 @@ _ENOUGH_BYTES = 2048
 
 @dataclass(frozen=True)
 class Answer:
-    """When its first token and its end came, its tokens, and how many events brought them.
+    """Its tokens, and how many events brought them.
 
     Over HTTP the events of role, end and usage, which carry no token, count too.
     """
 
-    first_s: float
-    last_s: float
     tokens: int
     events: int
 
 
-Ask = Callable[[int], Coroutine[Any, Any, Answer]]
+class First:
+    """The wait for an answer's first token; `tell` gets the time at which it began, once."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._asked_s = time.perf_counter()
+        self._tell: Callable[[float], None] | None = tell
+
+    @property
+    def waits(self) -> bool:
+        return self._tell is not None
+
+    def over(self) -> None:
+        """It came, or nobody waits any more."""
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(self._asked_s)
+
+
+Ask = Callable[[int, First], Coroutine[Any, Any, Answer]]
 
 
 class AskFailed(RuntimeError):
@@ -96,24 +112,24 @@ class _Connection(asyncio.Protocol):
     def __init__(self, request: bytes, tokens: int) -> None:
         self._request = request
         self._tokens = tokens
-        self._begin()
+        self._begin(First(lambda asked_s: None))
 
-    def _begin(self) -> None:
+    def _begin(self, first: First) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._first_s = 0.0
+        self._first = first
         self._head = self._tail = b""
         self._events = 0
 
-    async def ask(self, _number: int) -> Answer:
+    async def ask(self, _number: int, first: First) -> Answer:
         """Raises AskFailed."""
-        self._begin()
+        self._begin(first)
         self._transport.write(self._request)
         await self._answered
         said = _TOKENS.findall(self._tail)
         if b"[DONE]" not in self._tail or not said or int(said[-1]) != self._tokens:
             raise AskFailed(f"not the whole answer: {(self._head + self._tail)[-800:]!r}")
-        return Answer(self._first_s, time.perf_counter(), self._tokens, self._events)
+        return Answer(self._tokens, self._events)
 
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.Transport = transport
@@ -128,10 +144,10 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._events += body.count(b"data: {")
         self._tail = (self._tail + body)[-_ENOUGH_BYTES:]
-        if not self._first_s:
+        if self._first.waits:
             self._head += body
             if _CONTENT.search(self._head):
-                self._first_s = time.perf_counter()
+                self._first.over()
 
     def on_message_complete(self) -> None:
         if not self._answered.done():
@@ -158,7 +174,7 @@ async def grpc_asker(
 @dataclass
 class _Waiting:
     answered: "asyncio.Future[None]"
-    first_s: float = 0.0
+    first: First
     tokens: int = 0
     events: int = 0
 
@@ -171,8 +187,8 @@ class _WorkerAsker:
         self._waiting: dict[str, _Waiting] = {}
         self._writing = asyncio.Lock()
 
-    async def ask(self, number: int) -> Answer:
-        waiting = _Waiting(asyncio.get_running_loop().create_future())
+    async def ask(self, number: int, first: First) -> Answer:
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), first)
         self._waiting[str(number)] = waiting
         submit = wire.Submit(
             request_id=str(number),
@@ -183,14 +199,14 @@ class _WorkerAsker:
         async with self._writing:
             await self._call.write(wire.AttachRequest(submit=submit))
         await waiting.answered
-        return Answer(waiting.first_s, time.perf_counter(), waiting.tokens, waiting.events)
+        return Answer(waiting.tokens, waiting.events)
 
     async def read(self) -> None:
         """Hand the news out."""
         async for response in self._call:
             for news in response.tokens.requests:
                 waiting = self._waiting[news.request_id]
-                waiting.first_s = waiting.first_s or time.perf_counter()
+                waiting.first.over()
                 waiting.tokens += len(news.token_ids)
                 waiting.events += 1
                 if news.HasField("finish"):

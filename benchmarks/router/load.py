@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.router.asking import Answer, Ask, grpc_asker, http_askers
+from benchmarks.router.asking import Answer, Ask, First, grpc_asker, http_askers
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass
 class Tally:
-    """What was answered between the two ends of the measured time."""
+    """What happened between the two ends of the measured time."""
 
     began_s: float = float("inf")
     ended_s: float = float("inf")
@@ -52,11 +52,17 @@ class Tally:
     tokens: int = 0
     events: int = 0
 
-    def add(self, asked_s: float, answer: Answer) -> None:
-        """Count one answer where it belongs."""
-        if self.began_s <= asked_s < self.ended_s:
-            self.first_ms.append((answer.first_s - asked_s) * 1000)
-        if self.began_s <= answer.last_s < self.ended_s:
+    @property
+    def runs(self) -> bool:
+        return self.began_s <= time.perf_counter() < self.ended_s
+
+    def first_token(self, asked_s: float) -> None:
+        """The first token of an answer, or the end of the wait for it."""
+        if self.runs:
+            self.first_ms.append((time.perf_counter() - asked_s) * 1000)
+
+    def answer(self, answer: Answer) -> None:
+        if self.runs:
             self.requests += 1
             self.tokens += answer.tokens
             self.events += answer.events
@@ -86,10 +92,15 @@ async def measured(asks: Sequence[Ask], load: Load, watched: Sequence[int]) -> d
     cpu_s, own_s = [processor_s(pid) for pid in watched], time.process_time()
     tally.began_s = time.perf_counter()
     await asyncio.sleep(load.seconds)
-    tally.ended_s = time.perf_counter()
     used_s = [processor_s(pid) - before for pid, before in zip(watched, cpu_s, strict=True)]
     own_s = time.process_time() - own_s
-    await asyncio.wait_for(asyncio.gather(*streams), 60 + 2 * load.answer_s)
+    for stream in streams:
+        stream.cancel()
+    ended = await asyncio.gather(*streams, return_exceptions=True)
+    tally.ended_s = time.perf_counter()
+    for failure in ended:
+        if not isinstance(failure, asyncio.CancelledError | None):
+            raise failure
     seconds = tally.ended_s - tally.began_s
     cores = {"cores": sum(used_s) / seconds, "client_cores": own_s / seconds}
     return tally.summary() | cores
@@ -103,10 +114,14 @@ async def _stream(
     """
     chance = random.Random(place)
     await asyncio.sleep(load.answer_s * place / load.streams)
-    while time.perf_counter() < tally.ended_s:
+    while True:
         await asyncio.sleep(chance.uniform(0, load.gap_ms / 1000))
-        asked_s = time.perf_counter()
-        tally.add(asked_s, await ask(next(numbers)))
+        waiting = First(tally.first_token)
+        try:
+            tally.answer(await ask(next(numbers), waiting))
+        finally:
+            # A wait that had not ended counts as long as it was.
+            waiting.over()
 
 
 def processor_s(pid: int) -> float:

@@ -22,8 +22,9 @@ COPY lib lib
 COPY proto/gen proto/gen
 COPY cli cli
 COPY services services
-# What builds the wheel is pinned, too; it stays in this stage.
-RUN PIP_CONSTRAINT=/build/constraints.txt python -m pip install --no-deps --target /outrider .
+# What builds the wheel is pinned, too; it stays in this stage. The other services are left out.
+RUN PIP_CONSTRAINT=/build/constraints.txt python -m pip install --no-deps --target /outrider . \
+    && rm -r /outrider/bin /outrider/outrider_worker /outrider/outrider_router /outrider/outrider_cli
 
 FROM ${BASE_IMAGE}
 ARG VERSION=0.1.0

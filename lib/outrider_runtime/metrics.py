@@ -2,8 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from dataclasses import dataclass
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,

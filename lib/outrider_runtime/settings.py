@@ -82,7 +82,7 @@ class ServiceSettings(BaseSettings):
         return init_settings, env_settings, secrets
 
     def masked(self) -> str:
-        """What differs from the defaults, as a line of JSON for the start-up log, secrets hidden."""
+        """What differs from the defaults, as one line of JSON for the log, secrets hidden."""
         return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
 
     @property

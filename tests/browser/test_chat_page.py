@@ -140,7 +140,7 @@ async def test_an_error_before_the_answer_gives_the_message_back(
     async with chromium.tab(chat_of(stack), expected=["status of 500"]) as tab:
         await ask(tab, "hello?")
         alert = tab.page.get_by_role("alert").filter(has_text="as scripted")
-        assert "did not take the request" in await alert.inner_text()
+        assert await alert.inner_text() == "The request failed: as scripted."
         assert await tab.page.input_value("#message") == "hello?"
         assert await tab.page.locator(".turn").count() == 0
         stack.worker.script = drafting(TEXT, 3)

@@ -178,7 +178,8 @@ def _attend(own: Mapping[str, Tensor], x: Tensor, context: Tensor, rows: Tensor)
     far, near = share.split([len(context), BLOCK], -1)
     mixed = torch.einsum("arkgt,tkd->arkgd", far, _values(own, context))
     mixed = mixed + torch.einsum("arkgs,askd->arkgd", near, _values(own, x))
-    return mixed.flatten(2) @ own["self_attn.o_proj.weight"].T
+    out: Tensor = mixed.flatten(2) @ own["self_attn.o_proj.weight"].T
+    return out
 
 
 def _heads(own: Mapping[str, Tensor], name: str, x: Tensor, positions: Tensor) -> Tensor:

@@ -34,6 +34,10 @@ def target_us(rows: int) -> int:
     return max(8_000, 60 * rows)
 
 
+def bucket(rows: int) -> int:
+    return next(most for most in ROWS if most >= rows)
+
+
 def draft_us(requests: int, draft_tokens: int) -> int:
     return draft_tokens * (350 + 4 * requests)
 
@@ -44,6 +48,7 @@ def hello(incarnation: str, model: str, drafters: tuple[str, ...], deployment: s
         worker_incarnation=incarnation,
         protocol_version=1,
         row_buckets=ROWS,
+        pads_rows=True,
         worker_address=f"{incarnation}.cluster.local:9000",
     )
     said.identity.model = model
@@ -79,9 +84,9 @@ def reports(sequence: int, played: Played, plan: wire.Plan) -> wire.StepReports:
         "carried_draft_tokens": d,
         "pool_tokens": n * d,
         "target_rows": n + verify,
-        "bucket_rows": n + verify,
+        "bucket_rows": bucket(n + verify),
         "request_context_tokens": n * _CONTEXT_TOKENS,
-        "target_us": target_us(n + verify) + 200,
+        "target_us": target_us(bucket(n + verify)) + 200,
         "feed_us": 0,
         "draft_us": draft_us(n, d),
         "exposed_host_us": 150,

@@ -1,15 +1,16 @@
 """The HTTP application: routes, error handlers and middleware around one router's state."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 
@@ -48,6 +49,8 @@ from outrider_runtime.clock import Clock, SystemClock
 from outrider_runtime.metrics import METRICS_CONTENT_TYPE, new_registry, render
 from outrider_runtime.tls import tls_files
 from outrider_runtime.tracing import tracer_for
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def build_state(settings: RouterSettings, clock: Clock | None = None) -> RouterState:
@@ -146,12 +149,23 @@ def create_app(state: RouterState) -> FastAPI:
     return app
 
 
+class _DirectRoute(APIRoute):
+    """A route whose function takes the request as it is: nothing is worked out before it."""
+
+    def get_route_handler(self) -> Handler:
+        """The function itself."""
+        handler: Handler = self.endpoint
+        return handler
+
+
 def _add_generation_routes(app: FastAPI, state: RouterState) -> None:
     caps = state.settings.caps
     chat = GenerationEndpoint(state, ChatReader(caps), ChatWriter())
     completions = GenerationEndpoint(state, CompletionReader(caps), CompletionWriter())
 
-    @app.post(
+    router = APIRouter(route_class=_DirectRoute)
+
+    @router.post(
         "/v1/chat/completions",
         openapi_extra=takes(ChatBody),
         responses=gives(generated("chat.completion"), streams=True),
@@ -160,7 +174,7 @@ def _add_generation_routes(app: FastAPI, state: RouterState) -> None:
         """An assistant's message, whole or as a stream."""
         return await chat.answer(request)
 
-    @app.post(
+    @router.post(
         "/v1/completions",
         openapi_extra=takes(CompletionBody),
         responses=gives(generated("text_completion"), streams=True),
@@ -168,6 +182,8 @@ def _add_generation_routes(app: FastAPI, state: RouterState) -> None:
     async def text_completions(request: Request) -> Response:
         """A text's continuation, whole or as a stream."""
         return await completions.answer(request)
+
+    app.include_router(router)
 
 
 def _add_token_routes(app: FastAPI, state: RouterState) -> None:

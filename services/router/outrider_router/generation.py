@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from outrider_router.metrics import Outcome, RequestRecord
 from outrider_router.relay import Relay
@@ -51,8 +51,7 @@ class Ending:
     stop_reason: str | int | None = None
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(NamedTuple):
     """What one delivery added to one choice; logprobs are one for each token or none at all, and
     `rounds` together brought just these tokens.
     """

@@ -101,7 +101,7 @@ class _Leg:
             self.totals = before.plus(update.totals) if before else update.totals
         # A prompt that was computed once already cost what it cost.
         cached = 0 if self.began_at else update.cached_prompt_tokens
-        return replace(update, totals=self.totals, cached_prompt_tokens=cached)
+        return update._replace(totals=self.totals, cached_prompt_tokens=cached)
 
 
 class Relay:
@@ -154,7 +154,7 @@ class Relay:
             for place, update in tuple(news.items()):
                 if update.end is not None:
                     end = await self._after_end(place, update.end)
-                    news[place] = update = replace(update, end=end)
+                    news[place] = update = update._replace(end=end)
                 if not update.token_ids and update.end is None:
                     del news[place]
             if news:

@@ -11,6 +11,8 @@ import { poll } from "./poll.js";
 import { showShadows, showWhy, spoken } from "./why.js";
 import { age, counted, times } from "./words.js";
 
+const MOST_SAID = 4;
+
 // What is looked at. Kept in the address, so that a reload or a link shows the same.
 const asked = new URLSearchParams(location.search);
 const view = Object.fromEntries(
@@ -19,6 +21,7 @@ const view = Object.fromEntries(
 let cell = null;
 let sayCell = false;
 let latest = null;
+let heard = { worker: null, news: "" };
 
 const keys = keyForm("Planner's token (OUTRIDER_TOKEN)", () => poller.now());
 byId("key-place").append(keys.element);
@@ -91,6 +94,7 @@ async function turnToWorker(deployment, worker, signal) {
   showShadows(why.shadows);
   if (sayCell) announce(spoken(why, drafter?.drafter));
   sayCell = false;
+  tellNews(worker);
 }
 
 function outcome(error, waitMs) {
@@ -202,6 +206,20 @@ function link(kind, text) {
   fill(byId("link"), text);
 }
 
+/** Says aloud what changed of the worker looked at: its drafts, and what is marked. */
+function tellNews(worker) {
+  const drafts = bestDrafter(worker).draft_tokens;
+  const plan = drafts ? `${counted(drafts, "draft")} each` : "no drafts";
+  const news = [plan, ...marksOf(worker).map(([, text]) => text)].join(", ");
+  if (heard.worker === worker.worker && heard.news !== news) {
+    announce(`${nameOf(worker)}: ${news}`);
+  }
+  heard = { worker: worker.worker, news };
+}
+
+/** Says something aloud, after what is being said; nothing is seen of it. */
 function announce(text) {
-  fill(byId("announce"), text);
+  const log = byId("announce");
+  log.append(el("p", {}, text));
+  while (log.childElementCount > MOST_SAID) log.firstElementChild.remove();
 }

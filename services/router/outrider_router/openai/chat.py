@@ -5,7 +5,7 @@ from typing import Any
 
 from outrider_router.generation import Ending
 from outrider_router.openai.caps import DEFAULT_CAPS, Caps
-from outrider_router.openai.dialect import Answer, CallIds, Encoded
+from outrider_router.openai.dialect import SHORT_CHARACTERS, Answer, CallIds, Encoded
 from outrider_router.openai.errors import invalid
 from outrider_router.openai.logprobs import chat_logprobs
 from outrider_router.openai.messages import template_messages, template_variables
@@ -14,6 +14,8 @@ from outrider_router.openai.tools import tool_use_of
 from outrider_router.text.model_text import ModelText, texts_in
 from outrider_router.text.parts import CallArguments, CallBegun, Content, Part, Reasoning
 from outrider_router.text.template import Conversation
+
+_FEW_MESSAGES = 8
 
 
 class ChatReader:
@@ -35,6 +37,11 @@ class ChatReader:
         """Size of the conversation's texts."""
         texts = texts_in([prompt.messages, prompt.tools, prompt.variables])
         return sum(map(len, texts))
+
+    def is_short(self, prompt: Conversation) -> bool:
+        """A few messages with little text, and nothing else for the template to walk through."""
+        few = len(prompt.messages) <= _FEW_MESSAGES and not prompt.tools and not prompt.variables
+        return few and self.characters(prompt) <= SHORT_CHARACTERS
 
     def encode(self, text: ModelText, prompt: Conversation, most_tokens: int | None) -> Encoded:
         """Ids of the conversation in the model's template."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from outrider_router.generation import Ending
 from outrider_router.openai.caps import DEFAULT_CAPS, Caps
-from outrider_router.openai.dialect import Answer, CallIds, Encoded
+from outrider_router.openai.dialect import SHORT_CHARACTERS, Answer, CallIds, Encoded
 from outrider_router.openai.errors import unsupported
 from outrider_router.openai.logprobs import completion_logprobs
 from outrider_router.openai.schema import CompletionBody, parse
@@ -36,6 +36,10 @@ class CompletionReader:
     def characters(self, prompt: str | list[int]) -> int:
         """Size of the prompt's text; tokens have none."""
         return len(prompt) if isinstance(prompt, str) else 0
+
+    def is_short(self, prompt: str | list[int]) -> bool:
+        """Little text, or few tokens."""
+        return len(prompt) <= SHORT_CHARACTERS
 
     def encode(self, text: ModelText, prompt: str | list[int], most_tokens: int | None) -> Encoded:
         """Ids of the prompt; tokens are taken as they are."""

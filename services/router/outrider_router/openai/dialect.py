@@ -18,6 +18,9 @@ from outrider_router.text.parts import Content, Part, Reasoning
 from outrider_router.text.spelling import Spelling
 from outrider_router.types import Round, TokenLogprobs
 
+SHORT_CHARACTERS = 1000
+"""Up to so many, a prompt is encoded in less than half a millisecond."""
+
 # What one endpoint calls a prompt: a conversation, or a string or token ids.
 Prompt = TypeVar("Prompt")
 
@@ -120,8 +123,12 @@ class Reader(Protocol[Prompt]):
         """Size of one prompt's text."""
         ...
 
+    def is_short(self, prompt: Prompt) -> bool:
+        """Encoding it takes less time than handing it to a thread would."""
+        ...
+
     def encode(self, text: ModelText, prompt: Prompt, most_tokens: int | None) -> Encoded:
-        """One prompt as tokens; runs in a thread.
+        """One prompt as tokens; runs in a thread unless the prompt is short.
 
         Raises:
             TooManyTokens: more than `most_tokens`.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from outrider_router.openai.dialect import Encoded, Prompt, Reader
 from outrider_router.openai.errors import ApiError, invalid, too_long
@@ -47,7 +48,8 @@ async def encode_prompt(
     if most is not None:
         refuse_hopeless(model, reader.characters(source), param)
     try:
-        encoded = await state.in_text_thread(reader.encode, model.text, source, most)
+        encode = partial(reader.encode, model.text, source, most)
+        encoded = encode() if reader.is_short(source) else await state.in_text_thread(encode)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
     except TooManyTokens as error:

@@ -83,9 +83,10 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
             raise ClientGone
         return task.result()
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

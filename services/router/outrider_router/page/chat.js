@@ -89,7 +89,13 @@ async function ask() {
     message.value ||= text;
   }
   if (follow) toEnd();
-  message.focus();
+  backToMessage();
+}
+
+/** Lets the user write on, unless they are elsewhere by now or a keyboard would cover the answer. */
+function backToMessage() {
+  const free = document.activeElement === document.body;
+  if (free && !matchMedia("(pointer: coarse)").matches) message.focus();
 }
 
 function wordsOf({ tokens, accepted }) {
@@ -135,21 +141,17 @@ function failed(error) {
   return "Broken off";
 }
 
-function wordsFor(error) {
-  switch (error.status) {
-    case 0:
-      return "The router does not answer.";
-    case 401:
-      return "The router wants a valid key.";
-    case 429:
-      return `The router has too much to do, or a limit of the key is reached: ${error.message}.`;
-    case 503:
-      return `Nobody can answer at the moment: ${error.message}.`;
-    case undefined:
-      return `The answer broke off: ${error.message}.`;
-    default:
-      return `The router did not take the request: ${error.message}.`;
-  }
+function wordsFor({ status, message: reason }) {
+  if (status === 0) return "The router does not answer.";
+  if (status === 401) return "The router wants a valid key.";
+  return `${whatHappened(status)}: ${reason.replace(/\.$/, "")}.`;
+}
+
+function whatHappened(status) {
+  if (status === undefined) return "The answer broke off";
+  if (status === 429) return "The router has too much to do, or a limit of the key is reached";
+  if (status === 503) return "Nobody can answer at the moment";
+  return status < 500 ? "The router did not take the request" : "The request failed";
 }
 
 function warn(words) {

@@ -8,6 +8,7 @@ after the end is dropped and not counted. Every count of the answer's tokens com
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from outrider_router.text.detokenize import IncrementalDecoder, TokenTable
 from outrider_router.text.message import MessageReader, Reading
@@ -49,8 +50,7 @@ class TextEnd:
     stop: str | None = None
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """What a round added to an answer; some of the tokens may have been thinking."""
 
     parts: tuple[Part, ...]

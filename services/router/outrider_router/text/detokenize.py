@@ -102,13 +102,20 @@ class IncrementalDecoder:
     def __init__(self, table: TokenTable, shown_special: frozenset[int] = frozenset()) -> None:
         self._table = table
         self._shown_special = shown_special
+        self._bytes_of = self._bytes_with_special if shown_special else table.bytes_of
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._holds_back = False
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Text that became certain with these tokens; may be empty."""
-        return self._utf8.decode(b"".join(map(self._bytes_of, token_ids)))
+        raw = b"".join(map(self._bytes_of, token_ids))
+        if raw.isascii() and not self._holds_back:
+            return raw.decode("ascii")
+        text = self._utf8.decode(raw)
+        self._holds_back = self._utf8.getstate()[0] != b""
+        return text
 
-    def _bytes_of(self, token_id: int) -> bytes:
+    def _bytes_with_special(self, token_id: int) -> bytes:
         if token_id in self._shown_special:
             return self._table.special_bytes_of(token_id)
         return self._table.bytes_of(token_id)

@@ -207,13 +207,14 @@ def news_of(
 
 
 def _update(news: worker_pb2.RequestTokens, drafters: Sequence[str]) -> Update:
+    token_ids = tuple(news.token_ids)
     return Update(
-        token_ids=tuple(news.token_ids),
-        cached_prompt_tokens=news.cached_prompt_tokens,
-        end=_end(news),
-        totals=_totals(news.totals) if news.HasField("totals") else None,
-        logprobs=tuple(map(_logprobs, news.logprobs)) if news.logprobs else (),
-        rounds=_rounds(news, drafters),
+        token_ids,
+        news.cached_prompt_tokens,
+        _end(news),
+        _totals(news.totals) if news.HasField("totals") else None,
+        tuple(map(_logprobs, news.logprobs)),
+        _rounds(news, len(token_ids), drafters),
     )
 
 
@@ -221,8 +222,10 @@ def _logprobs(entry: worker_pb2.TokenLogprobs) -> TokenLogprobs:
     return TokenLogprobs(entry.logprob, tuple(zip(entry.top_ids, entry.top_logprobs, strict=True)))
 
 
-def _rounds(news: worker_pb2.RequestTokens, drafters: Sequence[str]) -> tuple[Round, ...]:
-    tokens, verified, accepted = len(news.token_ids), news.verified_tokens, news.accepted_tokens
+def _rounds(
+    news: worker_pb2.RequestTokens, tokens: int, drafters: Sequence[str]
+) -> tuple[Round, ...]:
+    verified, accepted = news.verified_tokens, news.accepted_tokens
     if not (verified or accepted):
         return _undrafted(tokens)
     known = accepted and news.drafter_index < len(drafters)

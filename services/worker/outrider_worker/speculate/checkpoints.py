@@ -47,14 +47,11 @@ def open_drafter(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     backend: AttentionBackend | None = None,
-    boundaries: tuple[int, ...] | None = None,
 ) -> StatefulDrafter:
     """The drafter in the folder `path`, or with MTP that in the target's own checkpoint.
 
-    Args:
-        dtype, device: the target's.
-        boundaries: for EAGLE-3, where the target's features are taken whatever its configuration
-            says (files count layers in two ways, see eagle3_config.tap_boundaries).
+    dtype, device: the target's. Where it reads the target's hidden states is logged, in our own
+    counting (FeatureSpec): files count layers in several ways.
 
     Raises ModelError naming the folder and the tensors or settings that are missing, unknown, or
     made for another target.
@@ -69,7 +66,7 @@ def open_drafter(
         backend=backend or default_attention(place),
     )
     try:
-        drafter = opening.own_modules() if path == MTP else opening.from_folder(boundaries)
+        drafter = opening.own_modules() if path == MTP else opening.from_folder()
     except ModelError as error:
         named = str(opening.folder) in str(error)
         raise error if named else ModelError(f"{opening.folder}: {error}") from error
@@ -105,7 +102,7 @@ class _Opening:
             raise ModelError(f"{_some(names)} are of no known form of multi-token prediction")
         return self._modules(modules)
 
-    def from_folder(self, boundaries: tuple[int, ...] | None) -> StatefulDrafter:
+    def from_folder(self) -> StatefulDrafter:
         """Of whatever kind the folder's tensors are."""
         settings = self.folder / "config.json"
         config = read_json(settings) if settings.is_file() else {}  # modules have the target's
@@ -123,7 +120,7 @@ class _Opening:
         if modules := find_layout(names):
             return self._modules(modules)
         if {"fc.weight", "model.layers.0.mlp.down_proj.weight"} <= {*map(own_eagle3_name, names)}:
-            return self._eagle3(config, names, boundaries)
+            return self._eagle3(config, names)
         if {"model.embed_tokens.weight", "model.norm.weight"} <= {*names}:
             raise ModelError(
                 f"{self.folder} holds a whole model: to draft with it, ask for draft:{self.folder}"
@@ -139,14 +136,9 @@ class _Opening:
             return EagleDrafter(modules[0], MTP, self.max_draft_tokens, self.dtype, self.device)
         return VanillaMtpDrafter(modules, MTP, self.max_draft_tokens, self.dtype, self.device)
 
-    def _eagle3(
-        self,
-        raw: Mapping[str, Any],
-        names: Iterable[str],
-        boundaries: tuple[int, ...] | None,
-    ) -> StatefulDrafter:
+    def _eagle3(self, raw: Mapping[str, Any], names: Iterable[str]) -> StatefulDrafter:
         stored = {own_eagle3_name(name): name for name in names}
-        config = parse_eagle3(raw, stored, self.target.config, boundaries)
+        config = parse_eagle3(raw, stored, self.target.config)
         with Checkpoint(self.folder, config.layers.quantisation) as checkpoint:
             spelled = partial(stored_eagle3_name, stored=stored.values())
             tensors = DraftTensors(checkpoint, stored, self.dtype, self.device, spelled)

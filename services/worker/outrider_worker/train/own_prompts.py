@@ -25,9 +25,9 @@ from outrider_worker.train.prompts import HELD_OUT_ONE_IN, Prompt, is_held_out
 OWN = "own"
 """The family of these prompts."""
 
-_AT_ONCE = 64
-"""Attempts between two writes of the file"""
-_FEWEST_OF_PORTION = 4
+_AT_ONCE = 256
+"""Attempts between two writes of the file: seats are empty at the end of each"""
+_FEWEST_OF_PORTION = 16
 """With fewer usable ones among so many attempts the target is no chat model."""
 _FEWEST_WORDS, _LEAST_DISTINCT = 3, 0.7
 

@@ -166,17 +166,12 @@ def test_taps_are_counted_in_blocks_before_them(
     assert tap_boundaries(JsonSettings(settings), layers) == boundaries
 
 
-def test_taps_outside_of_the_target_are_refused_and_can_be_overridden(
-    target: LoadedModel, tmp_path: Path
-) -> None:
+def test_taps_outside_of_the_target_are_refused(target: LoadedModel, tmp_path: Path) -> None:
     _, stored, _ = _made(Case(_SPEC_FORGE))
     config = {**_SPEC_FORGE, "eagle_aux_hidden_state_layer_ids": [2, 18, 33]}
     folder = write_head(tmp_path, config, stored)
     with pytest.raises(ModelError, match=rf"{tmp_path}: .*\[2, 18, 33\] blocks .* has 6"):
         open_drafter(folder, target, 4)
-    drafter = open_drafter(folder, target, 4, boundaries=(1, 2, 6))
-    assert drafter.feature_spec is not None
-    assert drafter.feature_spec.boundaries == (1, 2, 6)
 
 
 def test_a_head_that_ignores_tokens_repeats_the_target(target: LoadedModel, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_target_is_given_what_stands_before_a_message_and_stops_where_one_en
         tuple(TinyChat().encode("user ["))
     }
     assert {q.sampling.stop_token_ids for q in author.asked} == {frozenset({_END})}
-    assert len({question.sampling.seed for question in author.asked}) == len(author.asked) == 64
+    assert len({question.sampling.seed for question in author.asked}) == len(author.asked) == 256
     assert Frame.of(_Framed().encode).end_id == _END
     with pytest.raises(OwnPromptsError, match="frames no message"):
         Frame.of(TinyChat().encode)
@@ -104,12 +104,12 @@ def test_a_prompt_is_words_and_no_running_in_circles(text: str, good: bool) -> N
 
 
 def test_writing_goes_on_where_it_was_and_only_with_the_same_plan(tmp_path: Path) -> None:
-    whole = _texts(tmp_path / "whole", _Author(), 100)
+    whole = _texts(tmp_path / "whole", _Author(), 400)
     few, more, none = _Author(), _Author(), _Author()
-    assert _texts(tmp_path / "cut", few, 40) == whole[:40]
-    assert _texts(tmp_path / "cut", more, 100) == whole
-    assert _texts(tmp_path / "cut", none, 100) == whole
-    assert [len(author.asked) for author in (few, more, none)] == [64, 64, 0]
+    assert _texts(tmp_path / "cut", few, 100) == whole[:100]
+    assert _texts(tmp_path / "cut", more, 400) == whole
+    assert _texts(tmp_path / "cut", none, 400) == whole
+    assert [len(author.asked) for author in (few, more, none)] == [256, 256, 0]
     with pytest.raises(OwnPromptsError, match="of another run"):
         _texts(tmp_path / "cut", _Author(), 40, seed=1)
     (tmp_path / "cut" / "own.json").write_text("{")

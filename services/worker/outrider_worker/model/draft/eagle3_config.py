@@ -6,7 +6,7 @@ and how they count the target's layers. Does not know: tensors, files.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,14 +39,10 @@ class Eagle3Config:
 
 
 def parse_eagle3(
-    raw: Mapping[str, Any],
-    names: Container[str],
-    target: ModelConfig,
-    boundaries: Sequence[int] | None = None,
+    raw: Mapping[str, Any], names: Container[str], target: ModelConfig
 ) -> Eagle3Config:
     """The settings in a config.json; `names` are ours of the tensors, which tell what is optional.
 
-    boundaries: where features are taken, whatever the file says.
     Raises ModelError naming the setting that is missing, malformed or unfit for the target.
     """
     layers = _layers(_nested(raw, "transformer_layer_config") or raw, raw, names, target)
@@ -58,11 +54,7 @@ def parse_eagle3(
         )
     return Eagle3Config(
         layers=layers,
-        boundaries=(
-            tap_boundaries(settings, target.layers)
-            if boundaries is None
-            else _checked(boundaries, target.layers)
-        ),
+        boundaries=tap_boundaries(settings, target.layers),
         draft_vocab_size=settings.count("draft_vocab_size", layers.vocab_size),
         norm_before_residual=settings.flag("norm_before_residual", False),
         norm_output=settings.flag("norm_output", False),
@@ -77,6 +69,7 @@ def tap_boundaries(settings: JsonSettings, target_layers: int) -> tuple[int, ...
     Files count in two ways, by the layer whose output is meant (DeepSpec always; the others when
     the first id is 1) or by the one whose input is. Without ids the reference's taps are meant: the
     inputs of layers 2, N/2 and N − 3 (Li et al. 2025, section 3.1, and its code).
+    Raises ModelError for a place that the target does not have.
     """
     of_outputs = settings.numbers(_OUTPUTS)
     either = next((ids for key in _INPUTS_OR_OUTPUTS if (ids := settings.numbers(key))), [])
@@ -86,11 +79,6 @@ def tap_boundaries(settings: JsonSettings, target_layers: int) -> tuple[int, ...
         boundaries = [layer + (either[0] == 1) for layer in either]
     else:
         boundaries = [2, target_layers // 2, target_layers - 3]
-    return _checked(boundaries, target_layers)
-
-
-def _checked(boundaries: Sequence[int], target_layers: int) -> tuple[int, ...]:
-    """Raises ModelError for one that the target does not have."""
     if not all(0 <= boundary <= target_layers for boundary in boundaries):
         raise ModelError(
             f"hidden states after {list(boundaries)} blocks are asked for, "
