@@ -10,7 +10,7 @@ import sys
 from outrider_worker.__main__ import SPIN_COUNT
 
 ALL = (
-    *("planner_plan", "planner_scale", "push_latency", "peers"),
+    *("planner_plan", "planner_scale", "push_latency", "peers", "router"),
     *("rounds", "drafters", "calibration", "speculation", "predicted"),
 )
 

@@ -57,8 +57,7 @@ def main() -> None:
         rows += _on_host(setting, Texts.of(smollm, temperature, options.tokens), temperature)
         rows += _in_engine(smollm, temperature, HEAD_TOKENS)
         rows += _in_engine(tiny, temperature)
-    asked = {**vars(options), "humaneval": options.humaneval is not None}
-    write_result("calibration", asked, rows)
+    write_result("calibration", vars(options), rows)
 
 
 def _on_host(setting: Setting, texts: Texts, temperature: float) -> list[Row]:

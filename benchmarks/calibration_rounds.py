@@ -62,12 +62,11 @@ class Questions:
 
 
 def smollm_questions(setting: Setting, humaneval: str | None) -> Questions:
-    """All kinds of text, kind after kind."""
-    batches = [
-        [setting.prompt_ids(prompt) for prompt in prompts[:MAX_REQUESTS]]
-        for prompts in with_humaneval(PROMPTS, humaneval).values()
-    ]
-    return Questions(setting.assembly, batches)
+    """All kinds of text mixed in every batch."""
+    kinds = with_humaneval(PROMPTS, humaneval).values()
+    mixed = [prompt for prompts in zip(*kinds, strict=False) for prompt in prompts]
+    asked = mixed[: len(kinds) * MAX_REQUESTS]
+    return Questions(setting.assembly, _batches([setting.prompt_ids(each) for each in asked]))
 
 
 def tiny_questions(threads: int) -> Questions:
@@ -85,8 +84,11 @@ def tiny_questions(threads: int) -> Questions:
         prefix_cache=False,
     )
     prompts = [prompt for pair in zip(head.prompts, head.others, strict=True) for prompt in pair]
-    batches = [prompts[at : at + MAX_REQUESTS] for at in range(0, len(prompts), MAX_REQUESTS)]
-    return Questions(assemble(settings), batches)
+    return Questions(assemble(settings), _batches(prompts))
+
+
+def _batches(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
+    return [prompts[at : at + MAX_REQUESTS] for at in range(0, len(prompts), MAX_REQUESTS)]
 
 
 def engine_rounds(

@@ -1,6 +1,6 @@
 """n-gram speculation under `two_stage` against off, by kind of text, through the whole stack.
 
-    python -m benchmarks.speculation [--tokens 128] [--runs 3] [--policy two_stage]
+    python -m benchmarks.speculation [--tokens 128] [--runs 3] [--humaneval [FILE]]
 
 Router, planner and worker are real processes; every prompt is asked twice in a row, once as the
 deployment plans it and once with `speculation: {"enabled": false}`, in changing order. Prompts are
@@ -9,14 +9,14 @@ distinct: repeating one would let the drafter look up the answer of the time bef
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai import AsyncOpenAI
 
 from benchmarks.asker import OFF, PLANNED, Asker, tokens_per_s
 from benchmarks.measure import Series, write_result
-from benchmarks.prompts import PROMPTS
+from benchmarks.prompts import PROMPTS, add_humaneval_option, with_humaneval
 from benchmarks.stack import running_stack
 
 CONCURRENCY = (1, 8)
@@ -27,17 +27,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--policy", default="two_stage")
+    add_humaneval_option(parser)
     options = parser.parse_args()
+    kinds = with_humaneval(PROMPTS, options.humaneval)
     with running_stack(["--policy", options.policy]) as url:
-        rows = asyncio.run(_measure(url, options.tokens, options.runs))
+        rows = asyncio.run(_measure(url, kinds, options.tokens, options.runs))
     write_result("speculation", vars(options), rows)
 
 
-async def _measure(url: str, tokens: int, runs: int) -> list[dict[str, Any]]:
+async def _measure(
+    url: str, kinds: Mapping[str, Sequence[str]], tokens: int, runs: int
+) -> list[dict[str, Any]]:
     rows = []
     async with AsyncOpenAI(base_url=url, api_key="unused", timeout=600) as client:
         asker = await Asker.of(client, tokens)
-        for kind, prompts in PROMPTS.items():
+        for kind, all_prompts in kinds.items():
+            prompts = all_prompts[: max(CONCURRENCY)]
             for concurrency in CONCURRENCY:
                 planned, off = Series(), Series()
                 await asker.ask_all(prompts[:concurrency], PLANNED)

@@ -78,7 +78,11 @@ class _Connection(asyncio.Protocol):
             rounds.drop(lambda answer: answer.connection is self)
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            # Some gateways first try whether a server speaks gRPC.
+            self._transport.close()
 
     def pause_writing(self) -> None:
         self._may_write.clear()

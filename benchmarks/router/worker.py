@@ -106,7 +106,7 @@ class ScriptedWorker(wire_grpc.WorkerServiceServicer):
         self._ids, _ = tokens_of(folder)
         self._incarnation = new_incarnation()
 
-    async def Attach(  # noqa: N802 - the wire's name
+    async def Attach(  # type: ignore[override]  # noqa: N802 - the wire's name; writes by itself
         self, request_iterator: AsyncIterator[wire.AttachRequest], context: Any
     ) -> None:
         """Play for one router."""

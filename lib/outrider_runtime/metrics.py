@@ -15,7 +15,6 @@ from prometheus_client import (
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -56,7 +55,7 @@ class LoopHistogram(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The family."""
-        names = [floatToGoString(bound) for bound in (*self._bounds, float("inf"))]
+        names = [*map(str, self._bounds), "+Inf"]
         buckets = list(zip(names, accumulate(self._counts), strict=True))
         yield HistogramMetricFamily(self._name, self._documentation, buckets, self._sum)
 

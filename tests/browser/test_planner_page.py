@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Error, Page, expect
 
 from outrider_planner.assembly import PlannerProcess
 from outrider_planner.core.types import Plan
@@ -177,13 +177,15 @@ async def test_labels_are_shown_as_they_are_written(chromium: Chromium) -> None:
     model = "<img src=x onerror=\"document.title='hit'\">"
     async with (
         running_planner() as process,
-        chromium.tab(url(process)) as tab,
+        chromium.tab(url(process), expected=("TrustedHTML",)) as tab,
         playing_worker(process, model=model),
     ):
         await ready(tab.page)
         await expect(tab.page.locator("#marks .mark").first).to_have_text(model)
         assert await tab.page.locator("img").count() == 0
         assert await tab.page.title() == "Outrider planner"
+        with pytest.raises(Error, match="TrustedHTML"):
+            await tab.page.evaluate("document.body.innerHTML = '<b>no text becomes markup</b>'")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (820, False), (1440, True)])

@@ -16,7 +16,7 @@ READERS = scaled(8, 50)
 TOKENS = scaled(6_000, 60_000)
 WRITE_LIMIT_S = scaled(2, 10)
 # Of one reader: buffers of the server, one piece in writing and what is merged behind it.
-MOST_BYTES_EACH = 12 * 2**20
+MOST_BYTES_EACH = 4 * 2**20
 
 
 async def trickle(clients: list[socket.socket]) -> None:

@@ -189,7 +189,8 @@ def _heads(own: Mapping[str, Tensor], name: str, x: Tensor, positions: Tensor) -
     angles = positions[..., None] * THETA ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
     cos, sin = (torch.cat([f, f], -1)[..., None, :] for f in (angles.cos(), angles.sin()))
     first, second = normed.chunk(2, -1)
-    return normed * cos + torch.cat([-second, first], -1) * sin
+    turned: Tensor = normed * cos + torch.cat([-second, first], -1) * sin
+    return turned
 
 
 def _values(own: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "artefacts" / "browser"
 AXE = "node_modules/axe-core/axe.min.js"
-WAIT_LIMIT_MS = 15_000
+WAIT_LIMIT_MS = 60_000
 # Nothing that speaks to the outside or wants a graphics card; the sandbox wants no root.
 _FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

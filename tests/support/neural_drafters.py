@@ -44,11 +44,12 @@ def _mtp(modules: int, max_draft_tokens: int) -> StatefulDrafter:
     return _opened(lambda folder: write_head(folder, {}, tensors), max_draft_tokens)
 
 
-def _eagle3(max_draft_tokens: int) -> StatefulDrafter:
+def eagle3_head(max_draft_tokens: int, context_tokens: int = 2048) -> StatefulDrafter:
     """With a vocabulary of its own."""
     weights = Eagle3Weights.random()
     config = {
         **DRAFT_SETTINGS,
+        "max_position_embeddings": context_tokens,
         "draft_vocab_size": weights.draft_vocab_size,
         "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
     }
@@ -72,7 +73,7 @@ KINDS: Mapping[str, Make] = {
     "draft-model": _draft_model,
     "mtp": partial(_mtp, 1),
     "mtp-vanilla": partial(_mtp, 3),
-    "eagle3": _eagle3,
+    "eagle3": eagle3_head,
     "dflash": partial(block_drafter, DFLASH["z-lab, nested"]),
     "dspark": partial(block_drafter, DSPARK["DeepSpec, rnn, calibrated"]),
 }

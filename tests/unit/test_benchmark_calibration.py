@@ -1,6 +1,7 @@
 """The calibration report: errors as defined, foretold before they are counted, rounds as served."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.support.engines import Bench, static_plan
 from tests.support.laws import alone, ask
 
 K = 2
-HEAD = DrafterTraits("head", DrafterCost.AUTOREGRESSIVE, K, score_bins=16)
+HEAD = DrafterTraits("head", DrafterCost.AUTOREGRESSIVE, max_draft_tokens=K, score_bins=16)
 
 
 def test_errors_by_hand() -> None:
@@ -65,7 +66,7 @@ def test_a_report_is_foretold_before_it_is_counted() -> None:
 
 
 def test_only_probabilities_claim_something_by_themselves() -> None:
-    lookup = DrafterTraits("ngram", DrafterCost.HOST, K, sparse=True, score_bins=16)
+    lookup = replace(HEAD, name="ngram", cost=DrafterCost.HOST, sparse=True)
     assert RAW in Learner(HEAD).forecasts
     assert RAW not in Learner(lookup).forecasts
 

@@ -52,11 +52,11 @@ class Ending:
 
 
 class Delta(NamedTuple):
-    """What one delivery added to one choice; logprobs are one for each token or none at all, and
-    `rounds` together brought just these tokens.
+    """What one delivery added to the choice at `place`. Logprobs are one for each token or none at
+    all, and `rounds` together brought just these tokens.
     """
 
-    index: int
+    place: int
     parts: tuple[Part, ...]
     token_ids: tuple[int, ...]
     ending: Ending | None = None
@@ -71,7 +71,7 @@ class Delta(NamedTuple):
     def followed_by(self, later: "Delta") -> "Delta":
         """Both as one."""
         return Delta(
-            self.index,
+            self.place,
             joined((*self.parts, *later.parts)),
             self.token_ids + later.token_ids,
             later.ending,

@@ -1,9 +1,9 @@
 """One stack for all tests here; each leaves it healthy."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI
 
 from tests.deploy.containers.stack import ContainerStack
@@ -24,12 +24,8 @@ async def openai(stack: ContainerStack) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-@pytest.fixture(scope="session")
-def undisturbed(stack: ContainerStack) -> list[str]:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def undisturbed(stack: ContainerStack) -> list[str]:
     """The texts of ASKED, before anything is hurt."""
-
-    async def ask() -> list[str]:
-        async with stack.client() as client:
-            return await stream_all(client, ASKED, TOKENS, **ENDLESS)
-
-    return asyncio.run(ask())
+    async with stack.client() as client:
+        return await stream_all(client, ASKED, TOKENS, **ENDLESS)

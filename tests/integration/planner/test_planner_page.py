@@ -43,8 +43,9 @@ async def told(port: int, path: str) -> Any:
 async def test_the_page_is_served_and_known_again() -> None:
     async with running_planner() as process:
         port = process.http.port
-        status, headers, _ = await asked(port, "/")
-        assert (status, headers["location"]) == (307, "page/")
+        for given, wanted in (("/", "page/"), ("/?worker=a%26b", "page/?worker=a%26b")):
+            status, headers, _ = await asked(port, given)
+            assert (status, headers["location"]) == (307, wanted)
         status, headers, body = await asked(port, "/page/")
         assert status == 200
         assert b'<script type="module" src="main.js">' in body

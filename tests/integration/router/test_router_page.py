@@ -25,7 +25,7 @@ async def test_the_page_and_everything_it_names_is_there(stack: Stack) -> None:
         for link, module in LINKS.findall(answer.text):
             named = link or (f"{folder}/{module}" if folder else module)
             waiting += [] if named in seen else [named]
-    assert {"chat.js", "chat.css", "answer.css", "icon.svg", "shared/base.css"} <= seen
+    assert {"chat.js", "chat.css", "answer.css", "shared/icon.svg", "shared/base.css"} <= seen
 
 
 async def test_the_page_may_do_nothing_but_talk_to_its_router(stack: Stack) -> None:

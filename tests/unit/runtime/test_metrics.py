@@ -1,9 +1,9 @@
 """Registries of their own, and a side port that serves them."""
 
 import pytest
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
-from outrider_runtime.metrics import new_registry, render, serve_metrics
+from outrider_runtime.metrics import LoopHistogram, new_registry, render, serve_metrics
 from tests.support.net import http_get
 
 
@@ -31,3 +31,18 @@ def test_a_taken_port_is_an_os_error() -> None:
             serve_metrics(new_registry(), "127.0.0.1", server.port)
     finally:
         server.close()
+
+
+def test_the_loops_histogram_is_the_librarys_in_all_that_is_seen() -> None:
+    name, text, bounds = "outrider_example_seconds", "Seconds.", (0.001, 0.25, 1.0)
+    one, two = new_registry(), new_registry()
+    ours, theirs = (
+        LoopHistogram(name, text, bounds),
+        Histogram(name, text, (), buckets=bounds, registry=two),
+    )
+    one.register(ours)
+    assert render(one) == render(two)
+    for seconds in (0.0, 0.001, 0.0011, 0.25, 0.5, 1.0, 7.0):
+        ours.observe(seconds)
+        theirs.observe(seconds)
+    assert render(one) == render(two)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
@@ -23,9 +23,9 @@ def page_routes() -> APIRouter:
     page, found = Page(FOLDER), APIRouter(include_in_schema=False)
 
     @found.get("/")
-    async def home() -> Response:
-        # Relative, so that it holds behind a proxy that adds a prefix.
-        return RedirectResponse("page/")
+    async def home(request: Request) -> Response:
+        # Relative, so that it holds behind a proxy that adds a prefix; what to look at stays.
+        return RedirectResponse("page/" + (f"?{query}" if (query := request.url.query) else ""))
 
     @found.get("/page/{path:path}")
     async def file(path: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:

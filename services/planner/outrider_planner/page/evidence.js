@@ -24,6 +24,7 @@ export function showAcceptance(found, requests) {
   });
   const caption = el("caption", { class: "unseen" }, "Estimated acceptance by position");
   fill(byId("acceptance"), caption, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
+  byId("acceptance").hidden = survival.length === 0;
   const drafts = planned === 0 ? "off" : counted(planned, "draft");
   fill(
     byId("acceptance-more"),
@@ -81,8 +82,9 @@ function fixed2(value) {
 
 function difference(predicted, measured) {
   if (!(predicted > 0)) return "–";
-  const ratio = measured / predicted - 1;
-  return `${ratio < 0 ? "−" : "+"}${Math.abs(100 * ratio).toFixed(0)} %`;
+  const percent = Math.round(100 * (measured / predicted - 1));
+  const sign = percent > 0 ? "+" : percent < 0 ? "−" : "";
+  return `${sign}${Math.abs(percent)} %`;
 }
 
 /** The worker's own ledger of tokens lost against off. */

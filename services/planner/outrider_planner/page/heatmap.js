@@ -49,10 +49,18 @@ export class HeatMap {
     place.scrollLeft = this.#heads[step].offsetLeft - place.clientWidth / 2;
   }
 
+  /** Nothing is planned that could be drawn. */
+  clear() {
+    this.#shape = "";
+    byId("map-legend").hidden = true;
+    fill(this.#table, el("tbody", {}, el("tr", {}, el("td", { role: "gridcell" }, "No drafter."))));
+  }
+
   #shapeFor(ladder, most, name) {
     const shape = JSON.stringify([ladder, most, name]);
     if (shape === this.#shape) return false;
     this.#shape = shape;
+    byId("map-legend").hidden = false;
     this.#heads = ladder.map((n) => el("th", { scope: "col" }, n));
     this.#cells = Array.from({ length: most + 1 }, (_, d) =>
       ladder.map((n) => el("td", { role: "gridcell", tabindex: -1, "data-n": n, "data-d": d })),
@@ -73,7 +81,7 @@ export class HeatMap {
   }
 
   #clicked(event) {
-    const cell = event.target.closest("td");
+    const cell = event.target.closest("td[data-d]");
     if (cell === null) return;
     const d = Number(cell.dataset.d);
     this.#moveTo(d, this.#cells[d].indexOf(cell));

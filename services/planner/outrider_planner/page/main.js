@@ -22,6 +22,7 @@ let cell = null;
 let sayCell = false;
 let latest = null;
 let heard = { worker: null, news: "" };
+let first = { worker: null, drafter: null };
 
 const keys = keyForm("Planner's token (OUTRIDER_TOKEN)", () => poller.now());
 byId("key-place").append(keys.element);
@@ -81,11 +82,10 @@ async function turnToWorker(deployment, worker, signal) {
   ]);
   if (signal.aborted) return;
   const drafter = chosenDrafter(plan, worker);
-  showHead(worker, why);
-  if (drafter !== undefined) {
-    showDrafters(plan.drafters, drafter.drafter);
-    map.show(plan, drafter, cell);
-  }
+  if (cell === null) showHead(why);
+  showDrafters(plan.drafters, drafter?.drafter);
+  if (drafter === undefined) map.clear();
+  else map.show(plan, drafter, cell);
   const found = why.drafters.find((item) => item.drafter === drafter?.drafter);
   showWhy(why, drafter?.drafter);
   showAcceptance(found, why.ladder_requests);
@@ -136,8 +136,12 @@ function lookAt(chosen) {
   poller.now();
 }
 
+/** The drafter asked for, or the best one when the worker was first looked at: it does not flip. */
 function chosenDrafter(plan, worker) {
-  const name = view.drafter ?? bestDrafter(worker).drafter;
+  if (first.worker !== worker.worker) {
+    first = { worker: worker.worker, drafter: bestDrafter(worker).drafter };
+  }
+  const name = view.drafter ?? first.drafter;
   return plan.drafters.find((item) => item.drafter === name) ?? plan.drafters[0];
 }
 
@@ -179,22 +183,26 @@ function showDeployment(fleet, deployment, worker) {
     workers: connected,
     policies: fleet.policies,
   };
-  if (worker.plan_version === null) {
-    fill(byId("ratio"), times(null));
-    fill(byId("reason"), "Nothing was planned for this worker yet.");
-  }
+  showMarks(worker);
+  const isPlanned = worker.plan_version !== null;
+  byId("live").classList.toggle("unplanned", !isPlanned);
+  if (isPlanned) return;
+  fill(byId("ratio"), times(null));
+  fill(byId("reason"), "Nothing was planned for this worker yet.");
 }
 
-function showHead(worker, why) {
+function showHead(why) {
   const priced = why.drafters.map((item) => item.chosen?.rate_vs_off_ratio ?? 0);
-  if (cell === null) {
-    fill(byId("ratio"), times(priced.length > 0 ? Math.max(...priced) || null : null));
-    fill(byId("reason"), why.reason);
-  }
+  fill(byId("ratio"), times(Math.max(0, ...priced) || null));
+  fill(byId("reason"), why.reason);
+}
+
+function showMarks(worker) {
+  const { model, state, requests, plan_version: version, plan_age_s: sinceS } = worker;
   const marks = [
-    ["", worker.model || "model not named"],
-    [STATE_KINDS[worker.state], `${worker.state}, ${counted(worker.requests, "request")}`],
-    ["", `plan ${worker.plan_version}, ${age(worker.plan_age_s)} old`],
+    ["", model || "model not named"],
+    [STATE_KINDS[state], `${state}, ${counted(requests, "request")}`],
+    ["", version === null ? "no plan yet" : `plan ${version}, ${age(sinceS)} old`],
     ...marksOf(worker),
   ];
   if (marksOf(worker).length === 0) marks.push(["good", "no guard trips, no drift"]);

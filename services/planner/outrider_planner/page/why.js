@@ -35,7 +35,7 @@ function table(found) {
     el("th", { scope: "col", class: "number", title, "aria-label": `${name}: ${title}` }, name),
   );
   const first = el("th", { scope: "col" }, el("span", { class: "unseen" }, "cell"));
-  if (rows.length === 0) return [el("tbody", {}, el("tr", {}, el("td", {}, "No costs were measured.")))];
+  if (rows.length === 0) return [el("tbody", {}, el("tr", {}, el("td", {}, "Nothing to compare: no costs are known, or nothing drafts.")))];
   const body = rows.map(([name, kind, cell]) =>
     el(
       "tr",

@@ -73,7 +73,7 @@ class AnswerWriter:
         choices = [_Choice() for _ in self.order.submissions]
         async for deltas in self.generation.rounds():
             for delta in deltas:
-                choices[delta.index].add(delta)
+                choices[delta.place].add(delta)
         self.record.end(self.generation.outcome)
         answers = [
             choice.answer(index, choice.ending)
@@ -150,11 +150,11 @@ class Pacing:
         return [delta for one in news if (delta := self._join(one)) is not None]
 
     def _join(self, delta: Delta) -> Delta | None:
-        first = delta.index not in self._waiting
-        if earlier := self._waiting.get(delta.index):
+        first = delta.place not in self._waiting
+        if earlier := self._waiting.get(delta.place):
             delta = earlier.followed_by(delta)
         if first or delta.ending or len(delta.token_ids) >= self._interval_tokens:
-            self._waiting[delta.index] = None
+            self._waiting[delta.place] = None
             return delta
-        self._waiting[delta.index] = delta
+        self._waiting[delta.place] = delta
         return None

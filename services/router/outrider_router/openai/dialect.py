@@ -233,11 +233,11 @@ class Frame:
         parts = self._shown(delta.parts)
         if not parts and delta.token_ids and self.tells_tokens:
             parts = (Content(""),)
-        choices = [self.writer.delta(delta.index, part, self.call_ids) for part in parts]
+        choices = [self.writer.delta(delta.place, part, self.call_ids) for part in parts]
         if choices:
-            choices[0] = self._with_tokens(choices[0], delta)
+            choices[0] = self._with_tokens(choices[0], delta.place, delta)
         if delta.ending:
-            choices.append(self.writer.end(delta.index, self._ending(delta.ending)))
+            choices.append(self.writer.end(delta.place, self._ending(delta.ending)))
         return choices
 
     def whole(self, answer: Answer) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class Frame:
         echo = (Content(self._echo(answer.index)),) if self.echo else ()
         parts = (*echo, *self._shown(answer.parts))
         shown = replace(answer, parts=parts, ending=self._ending(answer.ending))
-        choice = self._with_tokens(self.writer.whole(shown, self.call_ids), answer)
+        choice = self._with_tokens(self.writer.whole(shown, self.call_ids), answer.index, answer)
         return self._with_prompt_ids(choice, answer.index)
 
     def _shown(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -260,9 +260,11 @@ class Frame:
     def _echo(self, index: int) -> str:
         return self.echo[index] if self.echo else ""
 
-    def _with_tokens(self, choice: dict[str, Any], source: Delta | Answer) -> dict[str, Any]:
+    def _with_tokens(
+        self, choice: dict[str, Any], index: int, source: Delta | Answer
+    ) -> dict[str, Any]:
         if self.logprobs and source.token_ids:
-            spelled = self.logprobs[source.index].entries(source.token_ids, source.logprobs)
+            spelled = self.logprobs[index].entries(source.token_ids, source.logprobs)
             choice = choice | {"logprobs": self.writer.logprobs(spelled)}
         if self.spelling and source.token_ids:
             told = rounds_json(source.token_ids, source.rounds, self.spelling)

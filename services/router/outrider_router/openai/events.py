@@ -42,7 +42,7 @@ class EventWriter:
         """The events of one delta, which may be none."""
         if self._casts and delta.ending is None and len(delta.parts) == 1:
             [part] = delta.parts
-            mould = self._mould(delta.index, part)
+            mould = self._mould(delta.place, part)
             if mould is not None and isinstance(part, Content | Reasoning):
                 return f"{mould[0]}{encode_basestring(part.text)}{mould[1]}".encode()
         frame = self._frame

@@ -15,10 +15,12 @@ from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.scheduler import SchedulerLimits
 from outrider_worker.engine.types import SpeculationLimits
 from outrider_worker.model.loader import load_model
+from outrider_worker.speculate.device import StatefulDrafter
 from outrider_worker.speculate.draft_model import DraftModel
 from outrider_worker.streams import EmulatedStream
 from tests.support.engines import Answer, Bench, greedy_text, prompts, request, static_plan
 from tests.support.laws import itself
+from tests.support.neural_drafters import eagle3_head
 from tests.support.tiny_models import VOCAB_SIZE, make_tiny_model
 from tests.support.virtual_stream import HostClock
 
@@ -197,8 +199,23 @@ def test_beyond_the_drafters_context_nothing_is_drafted(prompt_tokens: int, tmp_
     """B06: it knows 64 positions, the target more."""
     short = load_model(make_tiny_model(tmp_path, "llama", max_position_embeddings=64))
     drafter = DraftModel(short.model, VOCAB_SIZE, VOCAB_SIZE, 8)
-    spec = request(prompts(1, prompt_tokens)[0], 100)
-    bench = _bench(drafters=Drafters(devices=[drafter]))
+    _check_beyond_context(drafter, prompt_tokens)
+
+
+@pytest.mark.parametrize("prompt_tokens", [50, 63, 64])
+def test_beyond_a_heads_context_nothing_is_drafted(prompt_tokens: int) -> None:
+    """B06, of an EAGLE-3 head."""
+    _check_beyond_context(eagle3_head(8, context_tokens=64), prompt_tokens)
+
+
+def _check_beyond_context(drafter: StatefulDrafter, prompt_tokens: int) -> None:
+    """Drafts up to its last position, then none, and all the while the target's text."""
+    spec, name = request(prompts(1, prompt_tokens)[0], 100), drafter.traits.name
+    bench = Bench(plan=static_plan(name, 4), limits=_LIMITS, drafters=Drafters(devices=[drafter]))
     (answer,) = bench.run(spec)
     assert answer.token_ids == greedy_text(spec.prompt_ids, 100)
     assert bench.records[-1].carried_draft_tokens == 0
+    outcomes = [each for record in bench.records for each in record.outcomes]
+    assert bool(outcomes) == (prompt_tokens < 64)
+    # A draft needs the row before it alone, so the last one may be a place behind the context.
+    assert all(each.context_tokens + len(each.bins) <= 64 + 1 for each in outcomes)

@@ -1,21 +1,24 @@
 """Verifiers in a running engine: what a client gets from each, with a drafter that has logits."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import pytest
 import torch
 
 from outrider_worker.engine.types import RequestSpec, SpeculationLimits
 from outrider_worker.model.loader import load_model
-from outrider_worker.speculate.device import DeviceDrafter
+from outrider_worker.speculate.device import DeviceDrafter, DraftsSomeTokens, StatefulDrafter
 from outrider_worker.speculate.draft_laws import DraftLaws
 from outrider_worker.speculate.ngram import NgramDrafter
 from outrider_worker.speculate.rejection import RejectionVerifier
 from outrider_worker.speculate.relaxed import RelaxedRule, RelaxedVerifier
 from outrider_worker.speculate.verify import Verifier
+from tests.support.block_layouts import DSPARK
 from tests.support.device_bigram import DeviceBigram
 from tests.support.engines import Answer, Bench, prompts, request, static_plan, undisturbed
+from tests.support.neural_drafters import block_drafter, eagle3_head
 from tests.support.tiny_models import VOCAB_SIZE, shared_tiny_llama
 
 K, SEATS = 3, 32
@@ -96,6 +99,24 @@ def test_requests_that_switch_speculation_off_get_the_seeds_text_under_rejection
     )
     _, (answer, _) = run(rejection(), off, request(prompts(2)[1], 10, **SAMPLED))
     assert answer.token_ids == undisturbed(off)
+
+
+@pytest.mark.parametrize(
+    "make", [eagle3_head, partial(block_drafter, DSPARK["speculators"])], ids=["eagle3", "dspark"]
+)
+def test_laws_over_a_part_of_the_vocabulary_are_enough(
+    make: Callable[[int], StatefulDrafter],
+) -> None:
+    drafter = make(K)
+    assert isinstance(drafter, DraftsSomeTokens)
+    laws = DraftLaws(SEATS, K, VOCAB_SIZE, draft_ids=drafter.draft_ids)
+    assert laws.bytes < DraftLaws(SEATS, K, VOCAB_SIZE).bytes / 2
+    plan = static_plan(drafter.traits.name, K)
+    bench = Bench(plan=plan, device_drafter=drafter, verifier=RejectionVerifier(laws))
+    specs = [request(prompt, 20, temperature=2.0, seed=n) for n, prompt in enumerate(prompts(4))]
+    assert [len(each.token_ids) for each in bench.run(*specs)] == [20] * 4
+    verified = sum(record.verified_tokens for record in bench.records)
+    assert 0 < accepted_tokens(bench) < verified
 
 
 def test_the_hosts_drafts_are_judged_as_given_ones() -> None:
