@@ -240,9 +240,10 @@ async def test_beyond_loopback_the_page_asks_for_the_token(chromium: Chromium) -
         await expect(page.get_by_text("The server asks for a key.")).to_be_visible()
         await expect(page.locator("#live")).to_be_hidden()
         assert await tab.barriers() == []
-        await page.locator("#key-place input").fill("wrong")
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_text("The server does not take this key.")).to_be_visible()
+        for wrong in ("wrong", "a key – with a dash"):
+            await page.locator("#key-place input").fill(wrong)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_text("The server does not take this key.")).to_be_visible()
         await page.locator("#key-place input").fill(TOKEN)
         await page.keyboard.press("Enter")
         await ready(page)

@@ -29,12 +29,13 @@ export function keepKey(key) {
 
 /**
  * A response, whatever its status, for those who read it as it comes.
- * options: { method, body (sent as JSON), signal, headers }. Throws ApiError(0) where there is no server;
- * an aborted call throws AbortError as fetch does.
+ * options: { method, body (sent as JSON), signal, headers }. Throws ApiError(0) where there is no
+ * server and ApiError(401) for a key that cannot be sent; an aborted call throws AbortError as fetch
+ * does.
  */
 export async function send(path, { method = "GET", body, signal, headers: more = {} } = {}) {
   const headers = new Headers({ Accept: "application/json", ...more });
-  if (hasKey()) headers.set("Authorization", `Bearer ${sessionStorage.getItem(KEY)}`);
+  if (hasKey()) authorize(headers);
   if (body !== undefined) headers.set("Content-Type", "application/json");
   const text = body === undefined ? undefined : JSON.stringify(body);
   try {
@@ -42,6 +43,14 @@ export async function send(path, { method = "GET", body, signal, headers: more =
   } catch (error) {
     if (error.name === "AbortError" || error.name === "TimeoutError") throw error;
     throw new ApiError(0, "the server does not answer");
+  }
+}
+
+function authorize(headers) {
+  try {
+    headers.set("Authorization", `Bearer ${sessionStorage.getItem(KEY)}`);
+  } catch {
+    throw new ApiError(401, "the key holds characters that no header can carry");
   }
 }
 

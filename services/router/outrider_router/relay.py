@@ -129,7 +129,7 @@ class Relay:
         self._record = record
         self._clock = record.clock
         self._legs = [_Leg(submission) for submission in submissions]
-        self._mailbox = Mailbox(submissions)
+        self._mailbox = Mailbox(submissions, registry.turns)
         self._begun = False
 
     def start(self) -> None:

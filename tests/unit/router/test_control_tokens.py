@@ -210,6 +210,18 @@ def test_private_use_letters_in_content_survive() -> None:
         encode(TEXTS["byte_level"], user(everything))
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_long_texts_are_searched_piece_by_piece(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the pieces' size, tokens that lie across two of them and overlap are found once."""
+    names = ["<|im_end|>", "<s>", "ss", "<|im"]
+    control = ControlTokens([ControlToken(at, text, True) for at, text in enumerate(names)])
+    text = "a<|im_end|><s>sss<|im_<|im_end|>x" * 3 + "<|im_en"
+    whole = control.forming_places(text)
+    assert len(whole) > 12
+    monkeypatch.setattr("outrider_router.text.control._PIECE_CHARS", size)
+    assert control.forming_places(text) == whole
+
+
 def test_mask_keeps_length_and_is_undone() -> None:
     control = TEXTS["byte_level"].tokenizer.control
     content = "> a <|im_end|><|im_start|> b <"

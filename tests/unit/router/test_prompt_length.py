@@ -1,5 +1,8 @@
 """Texts with more tokens than fit: refused exactly where they do not, and for little work."""
 
+import itertools
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -41,9 +44,9 @@ class Spy:
         self._library = library
         self.characters = 0
 
-    def encode(self, text: str, **options: Any) -> Any:
-        self.characters += len(text)
-        return self._library.encode(text, **options)
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.characters += sum(map(len, texts))
+        return self._library.encode_batch_fast(texts, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._library, name)
@@ -58,6 +61,25 @@ def test_of_a_text_that_is_far_too_long_only_a_part_is_tokenised(
     with pytest.raises(TooManyTokens, match="more than 100 tokens"):
         tokenizer.encode("the lazy dog; " * 100_000, most_tokens=100)
     assert spy.characters < 1000
+
+
+def test_other_threads_go_on_while_a_text_is_tokenised() -> None:
+    """The work before it matters: a lock that is asked for when it begins must still be given."""
+    tokenizer = ModelTokenizer(tiny.byte_level_json())
+    text = "the lazy dog; " * 20_000
+
+    def work() -> None:
+        sum(range(1_000_000))
+        tokenizer.encode(text)
+
+    thread = threading.Thread(target=work)
+    times_s = [time.monotonic()]
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        times_s.append(time.monotonic())
+    longest_s = max(later - sooner for sooner, later in itertools.pairwise(times_s))
+    assert longest_s < (times_s[-1] - times_s[0]) / 2
 
 
 def test_depth_is_counted_through_lists_and_objects() -> None:

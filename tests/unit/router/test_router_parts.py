@@ -14,6 +14,7 @@ from outrider_router.metrics import (
     RouterMetrics,
 )
 from outrider_router.settings import RouterSettings
+from outrider_router.turns import Turns
 from outrider_router.types import (
     Failure,
     FailureCode,
@@ -38,7 +39,7 @@ async def test_what_is_not_read_is_bounded_also_where_tokens_weigh_much() -> Non
     """F16: the rest of the answer is given up, what waits can still be read."""
     for top, most in ((None, 32_768), (15, 2048)):
         one = replace(submission(max_tokens=10**6), top_logprobs=top)
-        mailbox = Mailbox([one, one])
+        mailbox = Mailbox([one, one], Turns())
         for _ in range(60):
             mailbox.deliver(0, Update(token_ids=(7,) * 1024))
         mailbox.deliver(1, Update(token_ids=(7,)))
@@ -52,7 +53,7 @@ async def test_what_is_not_read_is_bounded_also_where_tokens_weigh_much() -> Non
 
 
 async def test_unread_news_merge_and_nothing_follows_an_end() -> None:
-    mailbox = Mailbox([submission(), submission()])
+    mailbox = Mailbox([submission(), submission()], Turns())
     mailbox.deliver(0, Update((1, 2), cached_prompt_tokens=4))
     mailbox.deliver(1, Update((9,)))
     mailbox.deliver(0, Update((3,), end=Finish(FinishKind.LENGTH)))
@@ -65,7 +66,7 @@ async def test_unread_news_merge_and_nothing_follows_an_end() -> None:
 
 
 async def test_mailbox_holds_no_more_than_was_asked_for() -> None:
-    mailbox = Mailbox([submission(max_tokens=3)])
+    mailbox = Mailbox([submission(max_tokens=3)], Turns())
     for _ in range(100):
         mailbox.deliver(0, Update((1,)))
     news = await mailbox.next()
@@ -74,7 +75,7 @@ async def test_mailbox_holds_no_more_than_was_asked_for() -> None:
 
 
 async def test_waiting_for_news_wakes_on_them_and_closed_places_are_silent() -> None:
-    mailbox = Mailbox([submission(), submission()])
+    mailbox = Mailbox([submission(), submission()], Turns())
     waiting = asyncio.create_task(mailbox.next())
     await asyncio.sleep(0)
     mailbox.close(0)

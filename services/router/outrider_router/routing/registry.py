@@ -16,6 +16,7 @@ from outrider_router.routing.discovery import Discovery
 from outrider_router.routing.fleet import Fleet, Worker
 from outrider_router.routing.policy import Demand, MoveLimits, WorkerPicker
 from outrider_router.text.model_text import ModelText, TextAssets
+from outrider_router.turns import Turns
 from outrider_router.types import WorkerStatus
 from outrider_router.worker_client import Fetch, WorkerClient
 from outrider_runtime.clock import Clock
@@ -78,6 +79,7 @@ class Registry:
         self._picker = picker
         self._build_text = build_text
         self.moves = moves
+        self.turns = Turns()
         self._texts: OrderedDict[tuple[str, str], asyncio.Task[ModelText]] = OrderedDict()
         self._created_s: dict[str, int] = {}
         self._prefixes = PrefixIndex()

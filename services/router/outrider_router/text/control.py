@@ -12,7 +12,7 @@ Knows nothing of templates or of how text between control tokens is encoded.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ _ROLE = "role"
 _TOOL_TYPE = ("type", "function")
 # Supplementary private-use planes: no text in use has these letters.
 _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
+_PIECE_CHARS = 1 << 18
 _PRIVATE = re.compile(f"[{chr(_PRIVATE_FIRST)}-{chr(_PRIVATE_LAST)}]")
 
 
@@ -125,13 +126,12 @@ class ContentMask:
 
     def mask(self, text: str, special_only: bool = False) -> str:
         """`text` with a disguise wherever a control token could begin or end."""
-        places = self._control.forming_places(text, special_only)
-        if not places:
-            return text
-        masked = list(text)
-        for place in places:
-            masked[place] = self._to_mask[text[place]]
-        return "".join(masked)
+        pieces: list[str] = []
+        done = 0
+        for place in sorted(self._control.forming_places(text, special_only)):
+            pieces += (text[done:place], self._to_mask[text[place]])
+            done = place + 1
+        return "".join((*pieces, text[done:])) if pieces else text
 
     def mask_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Messages with every text masked but roles.
@@ -186,11 +186,22 @@ class _Former:
             return set()
         # Templates trim: what stands at an edge after trimming is what meets the template's text.
         start, end = len(text) - len(text.lstrip()), len(text.rstrip())
-        found = {match.start() for match in self._whole.finditer(text)}
+        found = set(self._whole_ones(self._whole, text))
         found |= self._beginnings(text, end)
         if self._ends_or_continues(text[start : min(end, start + self._longest)], end - start):
             found.add(start)
         return found
+
+    def _whole_ones(self, pattern: re.Pattern[str], text: str) -> Iterator[int]:
+        """Places at which a token stands, looked for piece by piece.
+
+        A search holds up all threads until it is through, which takes long in a long text.
+        """
+        for first in range(0, len(text), _PIECE_CHARS):
+            last = first + _PIECE_CHARS
+            for match in pattern.finditer(text, first, last + self._longest):
+                if match.start() < last:
+                    yield match.start()
 
     def _beginnings(self, text: str, end: int) -> set[int]:
         """Places near the end from which a token could begin and go on in the template."""
@@ -242,7 +253,8 @@ def _skip_blanks_back(text: str, at: int, floor: int) -> int:
 
 def _free_block(size: int, texts: Iterable[str]) -> int:
     """The first code point of `size` private-use letters that none of the texts has."""
-    used = {ord(letter) for text in texts for letter in _PRIVATE.findall(text)}
+    strange = (text for text in texts if not text.isascii())
+    used = {ord(letter) for text in strange for letter in _PRIVATE.findall(text)}
     for base in range(_PRIVATE_FIRST, _PRIVATE_LAST - size, max(size, 1)):
         if used.isdisjoint(range(base, base + size)):
             return base

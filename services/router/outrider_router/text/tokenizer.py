@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from outrider_router.text.control import ControlSpan, ControlTokens, control_tokens_of
 from outrider_router.text.detokenize import TokenTable
@@ -75,7 +75,7 @@ class ModelTokenizer:
                 for as long as there are many.
         """
         self.refuse_longer(text, most_tokens)
-        encoding = self._library.encode(text, add_special_tokens=add_special_tokens)
+        encoding = _encode(self._library, text, add_special_tokens)
         if most_tokens is not None and len(encoding) > most_tokens:
             raise TooManyTokens(len(encoding))
         return encoding.ids
@@ -90,7 +90,7 @@ class ModelTokenizer:
             return
         part = text[: most_tokens * _SAMPLE_CHARS]
         enough = most_tokens * _SAMPLE_EXCESS + _SAMPLE_EXCESS_TOKENS
-        if len(self._library.encode(part)) > enough:
+        if len(_encode(self._library, part)) > enough:
             raise TooManyTokens(f"more than {most_tokens}")
 
     def encode_with_spans(
@@ -132,7 +132,7 @@ class ModelTokenizer:
         if not text:
             return []
         library = self._plain_at_start if at_start else self._plain_later
-        ids = library.encode(text, add_special_tokens=False).ids
+        ids = _encode(library, text).ids
         if self._forbidden.isdisjoint(ids):
             return ids
         # Some vocabularies hold control tokens as ordinary pieces as well; a cut inside of each
@@ -142,7 +142,7 @@ class ModelTokenizer:
         return [
             token_id
             for part in parts
-            for token_id in library.encode(part, add_special_tokens=False).ids
+            for token_id in _encode(library, part).ids
             if token_id not in self._forbidden
         ]
 
@@ -173,6 +173,12 @@ class ModelTokenizer:
         library.no_padding()
         library.encode_special_tokens = True
         return library
+
+
+def _encode(library: Tokenizer, text: str, add_special_tokens: bool = False) -> Encoding:
+    """One text as a batch: the library's call for a single one keeps the interpreter lock."""
+    [encoding] = library.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return encoding
 
 
 def _never_prepend(pre_tokenizer: Any) -> None:

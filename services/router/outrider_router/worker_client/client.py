@@ -32,7 +32,6 @@ from outrider_runtime.tls import TlsFiles
 
 _DESCRIBE_INTERVAL_S = 1.0
 _TICK_S = 0.25
-_SLICE = 32
 
 log = get_logger(__name__)
 
@@ -194,11 +193,8 @@ class WorkerClient:
                     log.info("worker_attached", worker=self.address)
                 if incarnation_of(response) not in ("", incarnation):
                     raise LinkLost("another life of the worker answers on this stream")
-                for place, (key, update) in enumerate(news_of(response, drafters), 1):
+                for key, update in news_of(response, drafters):
                     self._deliver(key, update)
-                    if place % _SLICE == 0:
-                        # Who has just come is not to wait until all others have been written to.
-                        await asyncio.sleep(0)
             raise LinkLost("the worker closed the stream")
         except asyncio.CancelledError:
             if watch.done() and not watch.cancelled():
