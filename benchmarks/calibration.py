@@ -37,7 +37,7 @@ from outrider_worker.assembly import Assembly
 
 TEMPERATURES = (0.0, 0.8)
 REPORT_ROUNDS = 8
-HEAD_TOKENS = 32
+HEAD_TOKENS = 16
 """Of an answer that the head drafts for: each of its rounds teaches several times more."""
 
 Row = Mapping[str, Any]
@@ -57,7 +57,7 @@ def main() -> None:
         rows += _on_host(setting, Texts.of(smollm, temperature, options.tokens), temperature)
         rows += _in_engine(smollm, temperature, HEAD_TOKENS)
         rows += _in_engine(tiny, temperature)
-    write_result("calibration", vars(options), rows)
+        write_result("calibration", vars(options), rows)
 
 
 def _on_host(setting: Setting, texts: Texts, temperature: float) -> list[Row]:
@@ -122,6 +122,7 @@ def figures(learner: Learner) -> dict[str, Any]:
         "calibration_error_from_the_first": {
             way: round(each.calibration_error(), 4) for way, each in learner.forecasts.items()
         },
+        "used_by_planner": round(learner.reports_by_score / learner.reports, 3),
         "last_bin_share": round(last_bin / float(verified.sum()), 4),
         "last_bin_accepted": round(float(accepted[:, MAX_BINS - 1].sum()) / max(last_bin, 1.0), 4),
     }
@@ -133,6 +134,7 @@ def _line(row: Row) -> str:
     return (
         f"{row['drafter']}, temperature {row['temperature']}: {row['drafts']} drafts, "
         f"{row['accepted_share']:.2f} hold; calibration error (Brier score): {by_way}; "
+        f"scores used in {row['used_by_planner']:.0%} of reports; "
         f"in the last bin {row['last_bin_share']:.2f}, of which {row['last_bin_accepted']:.2f} hold"
     )
 

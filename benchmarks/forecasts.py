@@ -13,7 +13,7 @@ import numpy as np
 
 from outrider_planner.core.calibration import raw_survival
 from outrider_planner.core.evidence import Evidence
-from outrider_planner.core.histogram import flattened
+from outrider_planner.core.histogram import estimate, flattened
 from outrider_planner.core.sums import CellKey, Counts
 from outrider_planner.core.types import (
     MAX_BINS,
@@ -25,9 +25,9 @@ from outrider_planner.core.types import (
 from outrider_worker.engine.records import DraftOutcome
 from outrider_worker.engine.tally import AcceptanceCell
 
-RAW, COLD, BY_POSITION, LEARNT = "raw", "cold", "by_position", "learnt"
-"""What a score claims by itself (probabilities alone); what is believed before any outcome; learnt
-without scores; learnt from scores, as plans are made from."""
+RAW, COLD, BY_POSITION, BY_SCORE = "raw", "cold", "by_position", "by_score"
+"""What a score claims by itself (probabilities alone); what is believed before any outcome; what is
+learnt without scores, and with them."""
 ECE_GROUPS = 10
 _CLASS = "asked"
 
@@ -73,17 +73,22 @@ class Forecast:
 
 
 class Learner:
-    """One drafter's outcomes in one class of requests, from nothing on."""
+    """One drafter's outcomes in one class of requests, from nothing on.
+
+    reports_by_score: those foretold by score where plans are made of it. Where position alone has
+    foretold better, the planner leaves scores aside (calibration.py there).
+    """
 
     def __init__(self, traits: DrafterTraits) -> None:
         self._traits = traits
         self._evidence = Evidence()
         self.total = Counts.zeros(traits.max_draft_tokens)
+        self.reports = self.reports_by_score = 0
         _, cold = self._evidence.estimate(traits, traits.max_draft_tokens, {}, {})
         self._claims = {COLD: cold.survival[0]}
         if traits.cost is not DrafterCost.HOST and traits.score_bins == MAX_BINS:
             self._claims[RAW] = raw_survival()
-        self.forecasts = {way: Forecast() for way in (*self._claims, BY_POSITION, LEARNT)}
+        self.forecasts = {way: Forecast() for way in (*self._claims, BY_POSITION, BY_SCORE)}
 
     def take(self, outcomes: Sequence[DraftOutcome], rounds: int) -> None:
         """One report of so many rounds: foretold, then counted."""
@@ -97,9 +102,16 @@ class Learner:
 
     def _foretell(self) -> Mapping[str, FloatArray]:
         """Survival by (position, bin), (K, S), in every way."""
-        traits = self._traits
-        _, found = self._evidence.estimate(traits, traits.max_draft_tokens, {}, {})
-        learnt = {BY_POSITION: flattened(found).survival[0], LEARNT: found.survival[0]}
+        traits, name = self._traits, self._traits.name
+        self._evidence.estimate(traits, traits.max_draft_tokens, {}, {})  # what it is judged by
+        judged = self._evidence.calibrations.get(name)
+        self.reports += 1
+        self.reports_by_score += judged is None or judged.useful
+        nothing = Counts.zeros(traits.max_draft_tokens, traits.score_bins)
+        known = self._evidence.fast.get((name, _CLASS))
+        near = known.view(traits.max_draft_tokens, traits.score_bins) if known else nothing
+        found = estimate([near], [nothing], nothing, traits.sparse)
+        learnt = {BY_POSITION: flattened(found).survival[0], BY_SCORE: found.survival[0]}
         return {**self._claims, **learnt}
 
 

@@ -38,5 +38,6 @@ if ! command -v dockerd >/dev/null || ! command -v debootstrap >/dev/null; then
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends docker.io debootstrap iptables iproute2 >/dev/null
 fi
-deploy/closed/engine.sh build "$cache/engine" deploy/closed/build.sh "$cache"
+deploy/closed/engine.sh build "$cache/engine" \
+  sh -c "deploy/closed/build.sh '$cache' && docker image prune --force >/dev/null"
 exec deploy/closed/engine.sh run "$cache/engine" "${pytest[@]}"

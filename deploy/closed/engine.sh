@@ -23,10 +23,15 @@ case $mode in
 esac
 
 export DOCKER_HOST=unix://$folder/docker.sock
+! docker info >/dev/null 2>&1 || fail "an engine with its data in $folder runs already"
 dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/dockerd.pid" \
   --host "$DOCKER_HOST" "${options[@]}" > "$folder/dockerd.log" 2>&1 &
 daemon=$!
-stop() { kill "$daemon" 2>/dev/null && wait "$daemon" || true; }
+command=
+stop() {
+  [ -z "$command" ] || kill "$command" 2>/dev/null || true
+  kill "$daemon" 2>/dev/null && wait "$daemon" || true
+}
 trap stop EXIT
 trap 'exit 130' INT TERM
 until docker info >/dev/null 2>&1; do
@@ -36,4 +41,7 @@ until docker info >/dev/null 2>&1; do
   fi
   sleep 0.2
 done
-"$@"
+# Waited for, not run in the foreground: a signal is heeded at once.
+"$@" &
+command=$!
+wait "$command"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unpacks into FOLDER the tools that deploy/ is checked and run with, as far as the machine lacks
-# them: promtool, kubectl, and docker's plug-ins compose and buildx.
+# them: prometheus, promtool, kubectl, and docker's plug-ins compose and buildx.
 #   tools.sh FOLDER      then: PATH=FOLDER/bin:$PATH DOCKER_CONFIG=FOLDER/docker
 # They come from packages of a newer Debian, by the mirror that apt here knows. Nothing is installed.
 set -euo pipefail
@@ -11,6 +11,7 @@ export PATH=$folder/bin:$PATH
 mkdir -p "$folder/bin" "$folder/docker"
 
 packages=()
+command -v prometheus >/dev/null || packages+=(prometheus)
 command -v promtool >/dev/null || packages+=(promtool)
 command -v kubectl >/dev/null || packages+=(kubernetes-client)
 for plugin in compose buildx; do
@@ -39,7 +40,7 @@ apt-get "${apart[@]}" update
 for package in "$work"/debs/*.deb; do
   dpkg-deb --extract "$package" "$work/tree"
 done
-for tool in promtool kubectl; do
+for tool in prometheus promtool kubectl; do
   [ ! -e "$work/tree/usr/bin/$tool" ] || cp "$work/tree/usr/bin/$tool" "$folder/bin/"
 done
 [ ! -d "$work/tree/usr/libexec/docker/cli-plugins" ] \

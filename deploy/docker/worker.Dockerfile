@@ -17,10 +17,11 @@ ARG TORCH_INDEX_URL
 ARG EXTRAS=worker
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-COPY pyproject.toml deploy/docker/constraints.txt deploy/docker/requirements.py ./
+# Before anything of ours is copied: most changes leave this layer as it was.
 RUN python -m venv --without-pip /venv \
     && python -m pip --python /venv/bin/python install \
        ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "${TORCH}"
+COPY pyproject.toml deploy/docker/constraints.txt deploy/docker/requirements.py ./
 # EXTRAS is a list, so it stands without quotes.
 # hadolint ignore=SC2086
 RUN python requirements.py ${EXTRAS} > requirements.txt \

@@ -1,1 +1,1 @@
-"""Writes what follows from other files of `deploy`: dashboards, and Kubernetes' form of rules."""
+"""Writes what follows from other files: dashboards, rules for Kubernetes, the metrics reference."""

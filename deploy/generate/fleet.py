@@ -11,8 +11,8 @@ def _gauge(name: str) -> Query:
     return Query(f"{_WORKER}_{name}{_CHOSEN}", "{{instance}}")
 
 
-def _rate(name: str) -> str:
-    return f"sum by (instance) (rate({_WORKER}_{name}_total{_CHOSEN}[$__rate_interval]))"
+def _rate(name: str, series: str = "total") -> str:
+    return f"sum by (instance) (rate({_WORKER}_{name}_{series}{_CHOSEN}[$__rate_interval]))"
 
 
 OVERVIEW = Row(
@@ -71,11 +71,36 @@ WORK = Row(
             "Round, mean",
             "Over all modes and loads.",
             Query(
-                f"sum by (instance) (rate({_WORKER}_round_duration_seconds_sum{_CHOSEN}"
-                "[$__rate_interval])) / sum by (instance)"
-                f" (rate({_WORKER}_round_duration_seconds_count{_CHOSEN}[$__rate_interval]))",
+                f"{_rate('round_duration_seconds', 'sum')}"
+                f" / ({_rate('round_duration_seconds', 'count')} > 0)",
                 "{{instance}}",
             ),
+            unit="s",
+        ),
+    ),
+)
+
+SPECULATION = Row(
+    "Speculation",
+    (
+        lines(
+            "Draft length",
+            "Planned, mean over rounds.",
+            Query(
+                f"{_rate('draft_length', 'sum')} / ({_rate('draft_length', 'count')} > 0)",
+                "{{instance}}",
+            ),
+        ),
+        lines(
+            "Acceptance",
+            "Accepted of those verified: one worker apart from the others has other traffic.",
+            Query(f"{_rate('accepted_tokens')} / ({_rate('verified_tokens')} > 0)", "{{instance}}"),
+            unit="percentunit",
+        ),
+        lines(
+            "Plan age",
+            "Since the plan was renewed. Beyond ten seconds a worker decodes plainly.",
+            _gauge("plan_age_seconds"),
             unit="s",
         ),
     ),
@@ -180,6 +205,6 @@ def fleet() -> Json:
         "outrider-fleet",
         "Outrider / Fleet",
         "Every worker, and the planners.",
-        (OVERVIEW, WORK, HEALTH, PLANNERS),
+        (OVERVIEW, WORK, SPECULATION, HEALTH, PLANNERS),
         variables=(label_variable("instance", "Worker", f"{_WORKER}_ready"),),
     )

@@ -4,6 +4,7 @@ from deploy.generate.panels import Json, Mark, Query, Row, bars, dashboard, heat
 
 _PLANNER = "outrider_planner"
 _WORKER = "outrider_worker"
+_BUDGET_TIME = f"{_WORKER}_budget_seconds_total[$__rate_interval]"
 
 
 def _by_drafter(counter: str) -> str:
@@ -12,6 +13,15 @@ def _by_drafter(counter: str) -> str:
 
 def _total(counter: str) -> str:
     return f"sum(rate({_WORKER}_{counter}_total[$__rate_interval]))"
+
+
+def _ratio(labels: str, part: str, whole: str) -> str:
+    """One counter over another, where there is something to take a part of."""
+    over, under = (
+        f"sum by ({labels}) (rate({_WORKER}_{name}_total[$__rate_interval]))"
+        for name in (part, whole)
+    )
+    return f"{over} / ({under} > 0)"
 
 
 OVERVIEW = Row(
@@ -82,9 +92,20 @@ DRAFTS = Row(
             "Verified and not accepted, tokens per second: rows that brought nothing.",
             Query("outrider:wasted_tokens:rate5m", "{{drafter}}"),
         ),
+        lines(
+            "Time share of budgets",
+            "Of rounds' time, by the draft length planned: where plans settle, or waver.",
+            Query(
+                f"sum by (draft_length) (rate({_BUDGET_TIME})) / on () group_left ()"
+                f" (sum(rate({_BUDGET_TIME})) > 0)",
+                "{{draft_length}}",
+            ),
+            unit="percentunit",
+            stacked=True,
+        ),
         heat(
             "Rounds by draft length",
-            "How the budgets' shares of time move.",
+            "How often each length is planned; rounds with long drafts take longer.",
             Query(
                 f"sum by (le) (increase({_WORKER}_draft_length_bucket[$__rate_interval]))",
                 "{{le}}",
@@ -104,13 +125,22 @@ ACCEPTANCE = Row(
             unit="percentunit",
         ),
         heat(
-            "Accepted by position",
-            "Tokens per second by place in the draft. Bright rows end where drafts should.",
+            "Acceptance by position",
+            "Accepted of those verified at each place. Bright rows end where drafts should.",
             Query(
-                f"sum by (position)"
-                f" (rate({_WORKER}_accepted_tokens_by_position_total[$__rate_interval]))",
+                _ratio("position", "accepted_tokens_by_position", "verified_tokens_by_position"),
                 "{{position}}",
             ),
+            unit="percentunit",
+        ),
+        lines(
+            "Acceptance by drafter and class",
+            "A class is an API key's label with whether requests are greedy or sampled.",
+            Query(
+                _ratio("drafter, class", "accepted_tokens", "verified_tokens"),
+                "{{drafter}} {{class}}",
+            ),
+            unit="percentunit",
         ),
         bars(
             "Accept length",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.generate.exported import exported_series
 from outrider_planner.settings import PlannerSettings
 from outrider_router.settings import RouterSettings
-from tests.support.exported import exported_series
 from tests.support.promql import names
 from tests.support.settings_names import OF_LIBRARIES, variables
 

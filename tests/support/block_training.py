@@ -194,8 +194,8 @@ def _heads(own: Mapping[str, Tensor], name: str, x: Tensor, positions: Tensor) -
 
 
 def _values(own: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    values: Tensor = x @ own["self_attn.v_proj.weight"].T
-    return values.unflatten(-1, (-1, HEAD_DIM))
+    values: Tensor = (x @ own["self_attn.v_proj.weight"].T).unflatten(-1, (-1, HEAD_DIM))
+    return values
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration_rounds import walked
-from benchmarks.forecasts import BY_POSITION, COLD, LEARNT, RAW, Forecast, Learner
+from benchmarks.forecasts import BY_POSITION, BY_SCORE, COLD, RAW, Forecast, Learner
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.types import DrafterCost, DrafterTraits
 from outrider_worker.engine.records import DraftOutcome
@@ -50,8 +50,8 @@ def test_what_scores_mean_is_learnt() -> None:
     late = {way: each.second_half() for way, each in learner.forecasts.items()}
     assert late[RAW].calibration_error() == pytest.approx(0.44 / 2, abs=0.06)
     assert late[COLD].calibration_error() > 0.15
-    assert late[LEARNT].calibration_error() < 0.06
-    assert late[LEARNT].brier() < late[BY_POSITION].brier() < late[RAW].brier()
+    assert late[BY_SCORE].calibration_error() < 0.06
+    assert late[BY_SCORE].brier() < late[BY_POSITION].brier() < late[RAW].brier()
     assert learner.total.verified.sum() == 120 * 8 * K
 
 
@@ -59,9 +59,9 @@ def test_a_report_is_foretold_before_it_is_counted() -> None:
     learner = Learner(HEAD)
     learner.take([_outcome(12, K)] * 8, rounds=1)
     first = {way: each.foretold[0].tolist() for way, each in learner.forecasts.items()}
-    assert first[LEARNT] == first[COLD]
+    assert first[BY_SCORE] == first[COLD]
     learner.take([_outcome(12, 0)] * 8, rounds=1)
-    believed = learner.forecasts[LEARNT].foretold
+    believed = learner.forecasts[BY_SCORE].foretold
     assert believed[1].min() > believed[0].max(), "all that came before held"
 
 

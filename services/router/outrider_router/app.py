@@ -85,7 +85,10 @@ def build_state(settings: RouterSettings, clock: Clock | None = None) -> RouterS
 
 def _gate(settings: RouterSettings, clock: Clock) -> Gate:
     admission = Admission(
-        settings.max_in_flight, settings.max_prompt_tokens_in_flight, settings.max_waiting
+        settings.max_in_flight,
+        settings.max_prompt_tokens_in_flight,
+        settings.max_waiting,
+        divided=settings.needs_key,
     )
     policies = settings.key_policies()
     return Gate(policies, settings.needs_key, admission, clock, settings.wait_limit_s)

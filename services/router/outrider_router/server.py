@@ -12,9 +12,10 @@ from outrider_runtime.settings import ConfigurationError
 
 log = get_logger(__name__)
 
+SEND_BUFFER_BYTES = 256 * 1024
+"""What the kernel may keep of an answer for a client that does not read."""
 _POLL_S = 0.05
 _CLOSE_LIMIT_S = 5
-_SEND_BUFFER_BYTES = 256 * 1024
 
 
 async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
@@ -50,7 +51,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return listen(host, port, _SEND_BUFFER_BYTES)
+        return listen(host, port, SEND_BUFFER_BYTES)
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 

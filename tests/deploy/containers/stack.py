@@ -36,11 +36,6 @@ class ContainerStack:
         self.environment = {**os.environ, **ENVIRONMENT, "OUTRIDER_PORT": str(self.port)}
         self.key = ""
 
-    @property
-    def base_url(self) -> str:
-        """Where clients of the API go: the published port."""
-        return f"http://127.0.0.1:{self.port}/v1"
-
     def client(self, port: int | None = None) -> AsyncOpenAI:
         """A client of the published router, or of one at another port; it does not retry."""
         url = f"http://127.0.0.1:{port or self.port}/v1"
@@ -131,7 +126,7 @@ class ContainerStack:
 
     def restart(self, container: str) -> None:
         """Stop it with its own time to drain, start it, and wait until it is healthy."""
-        seconds = self.inspect(container)["Config"]["StopTimeout"] or 10
+        seconds = self.inspect(container)["Config"].get("StopTimeout", 10)
         self.docker("restart", container, limit_s=seconds + 60)
         self.wait_healthy(container)
 

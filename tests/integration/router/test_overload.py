@@ -21,8 +21,8 @@ async def test_overload_is_refused_at_once_and_passes() -> None:
         FakeWorker(script=saying("ok", stall_after=0)) as worker,
         running_router(worker, max_in_flight=8, max_waiting=8) as router,
     ):
-        held = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(12)]
-        await until(lambda: router.state.admission.waiting == 4, 5, "8 are in, 4 wait")
+        held = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(16)]
+        await until(lambda: router.state.admission.waiting == 8, 5, "8 are in, 8 wait")
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         took_s = []
         for _ in range(160):
@@ -36,7 +36,7 @@ async def test_overload_is_refused_at_once_and_passes() -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 20_000
         assert not any(task.done() for task in held)
         worker.resume.set()
-        assert [(await task).status_code for task in held] == [200] * 12
+        assert [(await task).status_code for task in held] == [200] * 16
         await until(router.settled, 1, "settled")
         assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
         assert await router.metric("outrider_router_requests_total", outcome="overloaded") == 160

@@ -116,9 +116,10 @@ async def test_nothing_leaks_though_closing_fails(
 
 async def test_slow_reader_is_cut_and_others_do_not_wait() -> None:
     """F16: a client that stops reading holds back only itself, and not for ever."""
-    # A long name makes events long, which fills the sockets with few of them.
+    # A long name makes events long, which fills the sockets with few of them; and they come one by
+    # one, since what waits to be written becomes one event.
     name = "m" * 500
-    big = Script([tiny.encode("a")] * 700)
+    big = Script([tiny.encode("a")] * 2000, gap_s=0.002)
     async with (
         FakeWorker(script=big, context_tokens=10**6, model=name) as worker,
         running_router(worker, write_limit_s=0.3) as router,

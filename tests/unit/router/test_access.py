@@ -221,6 +221,10 @@ def test_one_key_cannot_fill_the_line_and_who_leaves_makes_room() -> None:
     line.remove(entries[0])
     assert (len(line), line.pop(), list(line.drain())) == (3, 1, [2, 3])
     assert not FairQueue[int](0).has_room("any")
+    whole: FairQueue[int] = FairQueue(3, divided=False)
+    while whole.has_room("only"):
+        whole.push(Claim("only", 1, 1), 0)
+    assert len(whole) == 3
 
 
 def test_places_and_prompt_tokens_are_given_back_once() -> None:

@@ -22,12 +22,19 @@ class Admission:
         max_choices: choices in flight at most; a request with n choices takes n places.
         max_prompt_tokens: prompt tokens in flight at most.
         max_waiting: requests that may wait for places.
+        divided: no key may fill the line; pointless where all requests count as one key's.
     """
 
-    def __init__(self, max_choices: int, max_prompt_tokens: int, max_waiting: int = 0) -> None:
+    def __init__(
+        self,
+        max_choices: int,
+        max_prompt_tokens: int,
+        max_waiting: int = 0,
+        divided: bool = True,
+    ) -> None:
         self._max_choices = max_choices
         self._max_prompt_tokens = max_prompt_tokens
-        self._line: FairQueue[Turn] = FairQueue(max_waiting)
+        self._line: FairQueue[Turn] = FairQueue(max_waiting, divided)
         self.choices = 0
         self.prompt_tokens = 0
 

@@ -56,10 +56,11 @@ class _Flow(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """At most `most` entries, of which one key gets at most half of what is free."""
+    """At most `most` entries; where it is `divided`, one key gets at most half of what is free."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, divided: bool = True) -> None:
         self._most = most
+        self._divided = divided
         self._flows: dict[str, _Flow[Item]] = {}
         self._finish: dict[str, float] = {}
         self._virtual = 0.0
@@ -72,7 +73,8 @@ class FairQueue(Generic[Item]):
     def has_room(self, key: str) -> bool:
         """Whether the key may add one: the more is taken, the less it may have of the rest."""
         flow = self._flows.get(key)
-        return (len(flow.entries) if flow else 0) < self._most - self._waiting
+        own = len(flow.entries) if flow and self._divided else 0
+        return own < self._most - self._waiting
 
     def push(self, claim: Claim, item: Item) -> Entry[Item]:
         """Add an entry; what it returns removes it again."""

@@ -44,6 +44,7 @@ def export(
     tensors["t2d"] = kept_mask(kept_ids, target.config.vocab_size)
     with whole_file(folder / "model.safetensors") as beside:
         save_file(tensors, beside, metadata={"format": "pt"})
+        beside.chmod(0o644)  # the library leaves it to its owner, and who serves may be another
     raw = json.loads((made_for / "config.json").read_text(encoding="utf-8"))
     config = {**_config(kind, target, raw, len(kept_ids)), "target_digest": model_digest(made_for)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -92,6 +92,7 @@ def test_an_mtp_head_stores_no_table_and_an_eagle3_head_its_own(tmp_path: Path) 
     assert not [name for name, tensor in mtp.items() if 259 in tensor.shape and name != "t2d"]
     assert eagle3["lm_head.weight"].shape == (len(_KEPT), 48)
     assert "midlayer.hidden_norm.weight" in eagle3
+    assert (tmp_path / "eagle3" / "model.safetensors").stat().st_mode & 0o777 == 0o644
     assert "model.layers.0.eh_proj.weight" in mtp
     for stored in (mtp, eagle3):
         assert (stored["d2t"] + torch.arange(len(_KEPT))).tolist() == _KEPT.tolist()
