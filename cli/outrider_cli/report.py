@@ -6,7 +6,7 @@ Lines of the services and of the supervisor go to stderr, the ready banner to st
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,9 +31,11 @@ class Console:
         """A function that shows lines of the process `name`."""
         return lambda line: self._line(name, line)
 
-    def ready(self, port: Port, model: str) -> None:
-        """The banner: where to send requests, and one to copy."""
+    def ready(self, port: Port, model: str, pages: Mapping[str, str]) -> None:
+        """The banner: where to send requests, and one to copy; pages to look at, by what for."""
         url = base_url(port)
+        width = max(map(len, pages), default=0) + 1
+        looks = "".join(f"  {f'{name}:':<{width}} {page}\n" for name, page in pages.items())
         message = {"role": "user", "content": _QUESTION}
         body = json.dumps({"model": model, "temperature": 0, "messages": [message]})
         _write(
@@ -41,6 +43,7 @@ class Console:
             f"\nOutrider is ready: {url}\n\n"
             f"  curl {url}/chat/completions -H 'Content-Type: application/json' \\\n"
             f"    -d '{body}'\n\n"
+            f"{looks}\n"
             "Ctrl-C stops it.\n",
         )
 
@@ -50,8 +53,13 @@ class Console:
 
 def base_url(port: Port) -> str:
     """The address OpenAI clients take as `base_url`."""
+    return f"{root_url(port)}/v1"
+
+
+def root_url(port: Port) -> str:
+    """As a browser or a client on this machine reaches it."""
     host, scheme = reachable(port.host), "https" if port.tls else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port.number}/v1"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port.number}"
 
 
 class StateFile:

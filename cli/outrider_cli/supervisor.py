@@ -12,7 +12,7 @@ from typing import Any
 from outrider_cli.child import Child, start_child
 from outrider_cli.errors import StackError
 from outrider_cli.probes import grpc_serving, http_json, http_ok
-from outrider_cli.report import Console, StateFile
+from outrider_cli.report import Console, StateFile, root_url
 from outrider_cli.stack import PLANNER, ROUTER, ChildSpec, Stack
 from outrider_runtime.heartbeat import ReconnectBackoff
 from outrider_runtime.lifecycle import EXIT_WITH_PARENT, stop_event
@@ -127,7 +127,14 @@ class Supervisor:
         port = self._stack.router.ports["http"]
         models = await http_json(port, "/v1/models")
         name = models["data"][0]["id"] if models and models.get("data") else "default"
-        self._console.ready(port, name)
+        planner = self._stack.planner.ports["http"]
+        pages = {"try it": (port, "/chat/"), "what is planned, and why": (planner, "/page/")}
+        shown = {
+            use: f"{root_url(at)}{path}"
+            for use, (at, path) in pages.items()
+            if await http_ok(at, path)  # pages can be left out by settings
+        }
+        self._console.ready(port, name, shown)
 
     def _keep(self, *specs: ChildSpec) -> None:
         for spec in specs:
