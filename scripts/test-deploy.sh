@@ -3,7 +3,7 @@
 #
 # short: what the platform's tools say of the files. Tools that are missing are fetched as packages of
 # Debian; a check whose tool cannot be had is skipped.
-# long: the images too, and the stack of deploy/compose/offline.yml, whose containers are killed,
+# long: a real Prometheus over a real stack, the images, and the stack of deploy/compose/offline.yml, whose containers are killed,
 # paused and replaced under load. A container engine that `docker` finds is used as it is. Without
 # one, Docker is installed (root on Debian) and an engine runs for this alone: it builds on the
 # machine's network, with base images made from Debian's packages, and runs the stack in a network
@@ -27,7 +27,7 @@ fi
 
 [ $fetched = yes ] || exit 1
 export OUTRIDER_TEST_STRICT=1
-pytest=($python -m pytest -m "deploy or containers" tests/deploy "$@")
+pytest=($python -m pytest -m "deploy or live or containers" tests/deploy "$@")
 if docker info >/dev/null 2>&1; then
   docker compose -f docker-compose.yml -f deploy/compose/offline.yml build
   exec "${pytest[@]}"

@@ -27,7 +27,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
         "where time went",
         "`target`, `feed`, `draft`, `hidden_host`, `exposed_host`",
     ),
-    "policy": ("a shadow policy", "those that are asked for through the planner's API"),
+    "policy": ("a shadow policy", "at most four per deployment; those no longer asked for go"),
     "position": ("place in a draft, from 0", "below the worker's `MAX_DRAFT`"),
     "reason": ("why a report was not believed, or a plan held", "fixed lists of the planner"),
     "result": ("how an exchange with the store ended", "a fixed list of the planner"),

@@ -1,7 +1,7 @@
 """What wants more than Python is looked at only where `-m` names its marker.
 
-`deploy` wants the platform's tools (`make check-deploy`), `containers` a container engine and built
-images (`make test-deploy`, which runs both).
+`deploy` wants the platform's tools (`make check-deploy`), `live` Prometheus and minutes, `containers`
+a container engine and built images (`make test-deploy` runs all).
 """
 
 from pathlib import Path
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-WANTED_BY = {HERE / "test_tools.py": "deploy", HERE / "containers": "containers"}
+WANTED_BY = {
+    HERE / "test_tools.py": "deploy",
+    HERE / "test_live_metrics.py": "live",
+    HERE / "containers": "containers",
+}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

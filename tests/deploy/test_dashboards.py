@@ -2,10 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,22 +11,10 @@ import yaml
 from deploy.generate.__main__ import outdated
 from deploy.generate.exported import exported_series
 from tests.support.promql import names
+from tests.support.questions import DASHBOARDS, ROOT, questions, rules
 
-ROOT = Path(__file__).resolve().parents[2]
-DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
-RULES = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
 # What Prometheus itself adds, and what describes a target.
 ADDED = {"job", "instance"}
-_LEGEND = re.compile(r"\{\{\s*\$?(?:labels\.)?(\w+)\s*\}\}")
-
-
-@dataclass(frozen=True)
-class Question:
-    """An expression, where it stands, and the labels that a text beside it shows."""
-
-    where: str
-    expr: str
-    shown: frozenset[str]
 
 
 @pytest.fixture(scope="module")
@@ -36,36 +22,6 @@ def series() -> Mapping[str, frozenset[str]]:
     """Exported by services, recorded by rules, or made by Prometheus."""
     recorded = {rule["record"]: names(rule["expr"]).labels for rule in rules() if "record" in rule}
     return {**exported_series(), **recorded, "up": frozenset()}
-
-
-def rules() -> Iterator[Mapping[str, Any]]:
-    for path in RULES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            yield from group["rules"]
-
-
-def questions() -> Iterator[Question]:
-    for rule in rules():
-        name = rule.get("record") or rule["alert"]
-        texts = " ".join(rule.get("annotations", {}).values())
-        yield Question(name, rule["expr"], frozenset(re.findall(r"\$labels\.(\w+)", texts)))
-    for path in DASHBOARDS:
-        board = json.loads(path.read_text())
-        for panel in board["panels"]:
-            for target in panel.get("targets", ()):
-                where = f"{path.stem}: {panel['title']}"
-                yield Question(where, target["expr"], _labels(target["legendFormat"]))
-        for mark in board["annotations"]["list"]:
-            yield Question(
-                f"{path.stem}: {mark['name']}", mark["expr"], _labels(mark["textFormat"])
-            )
-        for variable in board["templating"]["list"]:
-            if found := re.match(r"label_values\((\w+), (\w+)\)", variable["query"]):
-                yield Question(f"{path.stem}: {variable['name']}", found[1], frozenset({found[2]}))
-
-
-def _labels(text: str) -> frozenset[str]:
-    return frozenset(_LEGEND.findall(text))
 
 
 def test_a_misspelt_metric_and_label_would_be_found() -> None:

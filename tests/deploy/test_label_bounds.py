@@ -69,6 +69,7 @@ async def test_workers_cannot_add_series_to_the_planner_beyond_their_life() -> N
         for sequence, name in enumerate(HOSTILE, 1):
             cell = make_cell(drafter=name, request_class=name)
             service.report(session, make_report(sequence, make_rounds(1), cell))
+        assert await session.take(5.0) is not None
         service.refresh_metrics()
         during = series(service.metrics.registry)
         service.close(session)

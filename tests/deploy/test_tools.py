@@ -1,24 +1,20 @@
-"""The deployment as the platform's own tools judge it; what lacks its tool is skipped and says so.
-
-With `OUTRIDER_TEST_STRICT` a missing tool is a failure.
-"""
+"""The deployment as the platform's own tools judge it; what lacks its tool is skipped and says so."""
 
 import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.deploy import kubernetes_schemas
+from tests.deploy.tools import ROOT, lack, run, tool
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[2]
 COMPONENTS = ROOT / "deploy/kubernetes/components"
 OLDEST_KUBERNETES = "1.29"
 # Objects that extensions define: no schema comes with Kubernetes.
@@ -35,27 +31,6 @@ COMBINATIONS = {
     "hub": ("overlays/cpu", ("monitoring", "autoscaling", "external-store", "model-hub")),
     "keda": ("overlays/gpu", ("monitoring", "autoscaling-keda")),
 }
-
-
-def lack(what: str) -> NoReturn:
-    """Skip the test, or fail it where nothing may be skipped."""
-    if os.environ.get("OUTRIDER_TEST_STRICT"):
-        pytest.fail(f"{what} is not installed")
-    pytest.skip(f"{what} is not installed")
-
-
-def tool(name: str) -> str:
-    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-    return shutil.which(name, path=path) or lack(name)
-
-
-def run(*command: str, **environment: str) -> str:
-    """What the command printed; the test fails with it where the command fails."""
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:

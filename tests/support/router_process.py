@@ -84,7 +84,7 @@ async def router_process(*workers: FakeWorker, **settings: str) -> AsyncIterator
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with httpx2.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=20) as http:
+        async with httpx2.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=60) as http:
             yield RouterProcess(process, port, http)
     finally:
         if process.returncode is None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ def test_ctrl_c_stops_router_then_worker_then_planner(start: Start, tmp_path: Pa
     assert not stack.state()
 
 
-def test_lines_carry_the_name_and_the_banner_a_curl(start: Start) -> None:
+def test_lines_carry_the_name_and_the_banner_a_curl_and_the_pages(start: Start) -> None:
     stack = start()
     stack.await_ready()
     wait_until(lambda: "curl" in stack.log(), 5, "the banner")
@@ -71,6 +72,8 @@ def test_lines_carry_the_name_and_the_banner_a_curl(start: Start) -> None:
     assert "worker-0 | worker-0 says hello, token set" in log
     assert "planner  | planner says hello, token set" in log
     assert '"model": "stand-in"' in log
+    assert re.search(r"try it: +http://127\.0\.0\.1:\d+/chat/\n", log)
+    assert re.search(r"what is planned, and why: http://127\.0\.0\.1:\d+/page/\n", log)
     assert "a-secret" not in log
     assert stack.stop() == 0
 

@@ -8,7 +8,7 @@ Knows: the setting and who has such units. Does not know: what is multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -18,8 +18,9 @@ def has_bfloat16_units(device: str) -> bool:
     """Whether products in bfloat16 are faster there: on GPUs, and on CPUs with AMX."""
     if torch.device(device).type == "cuda":
         return True
-    tell = getattr(torch.cpu, "get_capabilities", dict)  # older versions of torch cannot
-    return bool(tell().get("amx_bf16", False))
+    # Older versions of torch cannot tell.
+    capabilities: Callable[[], Mapping[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
+    return bool(capabilities().get("amx_bf16", False))
 
 
 @contextmanager

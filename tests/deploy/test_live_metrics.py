@@ -1,0 +1,259 @@
+"""A real Prometheus scrapes a real stack under load: every panel and every rule has an answer."""
+
+import json
+import os
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from deploy.compose.load import Load
+from tests.deploy.tools import tool
+from tests.support.chat import MODEL
+from tests.support.net import LOOPBACK, http_get
+from tests.support.processes import Stack
+from tests.support.prometheus import Prometheus, Value, finite
+from tests.support.promql import names
+from tests.support.questions import Question, questions, rules
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(420)]
+
+CLIENTS = 4
+MAX_DRAFT_TOKENS = 4
+DRAFTERS = ("ngram", "suffix")
+FILL_LIMIT_S = 150.0
+# Grafana's own variables; the rate is taken over far more scrapes than it needs.
+VARIABLES = {"$__rate_interval": "30s", "$instance": ".*"}
+# What has no series while nothing is wrong, or not on a CPU, and why.
+SILENT = {
+    "outrider_planner_plans_held_total": "no plan had to be held",
+    "outrider_planner_reports_rejected_total": "every report was believed",
+    "outrider_worker_graph_fallbacks_total": "a CPU captures no graphs, so none was missed",
+}
+# Of a machine that has other work, these may be true: they ask how fast it is.
+ABOUT_SPEED = {
+    *("OutriderCostDrift", "OutriderExposedHostTime", "OutriderSlowFirstToken"),
+    *("OutriderGuardTrips", "OutriderDrift", "OutriderPlansStale"),
+}
+# By title; other panels are bounded by their unit.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "Draft length": (0, MAX_DRAFT_TOKENS),
+    "Draft length planned": (0, MAX_DRAFT_TOKENS),
+    "Rows verified": (1, CLIENTS * (MAX_DRAFT_TOKENS + 1)),
+    "Accept length": (1, MAX_DRAFT_TOKENS + 1),
+    "Tokens per row": (0.1, 2),
+    "Tokens per round": (0.5, CLIENTS * (MAX_DRAFT_TOKENS + 1)),
+    "Rate against off": (0.2, MAX_DRAFT_TOKENS + 1),
+    "Shadow policies": (0, MAX_DRAFT_TOKENS + 1),
+    "Guards tripped": (0, 1),
+    # What speculation gained counts below zero.
+    "Guard's ledger": (-1e6, 1e6),
+    "Requests decoding": (0, CLIENTS),
+    **dict.fromkeys(("Workers", "Workers ready", "With a planner", "Planners"), (1, 1)),
+    "Workers by planner": (1, 1),
+    "Plans refused or malformed": (0, 0),
+}
+BY_UNIT = {"percentunit": (0.0, 1.0), "s": (0.0, 300.0), "reqps": (0.0, 100.0)}
+ANYTHING = (0.0, 1e6)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The stack under load, and who watches it."""
+
+    prometheus: Prometheus
+    stack: Stack
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    stack = Stack(
+        *("--threads", "1", "--drafter", ",".join(DRAFTERS)),
+        *("--max-draft", str(MAX_DRAFT_TOKENS)),
+        environment={"OUTRIDER_WORKER_MAX_ROWS": "24", "OUTRIDER_WORKER_MAX_RUNNING": "4"},
+    )
+    ports = {
+        "outrider-router": [stack.router_port],
+        "outrider-planner": [stack.planner_http_port],
+        "outrider-worker": [stack.worker_metrics_port],
+    }
+    program, folder = tool("prometheus"), tmp_path_factory.mktemp("prometheus")
+    with stack, Prometheus(program, folder, ports) as prometheus:
+        ask_for_shadows(stack)
+        with traffic(stack):
+            wait_until_filled(prometheus)
+            yield Watched(prometheus, stack)
+
+
+class traffic:  # noqa: N801 - a context manager
+    """Clients that ask all the time, one of which asks for what cannot be had, and goes away."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._load = Load(f"http://{LOOPBACK}:{stack.router_port}", "none")
+        self._url = f"{stack.base_url}/chat/completions"
+        self._threads = [
+            *(threading.Thread(target=self._load.client) for _ in range(CLIENTS - 1)),
+            threading.Thread(target=self._spoil),
+        ]
+
+    def __enter__(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._load.stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _spoil(self) -> None:
+        while not self._load.stop.wait(1.0):
+            self._post({"max_tokens": -1})
+            self._post({"stream": True, "max_tokens": 64, "nothing_like_it": 1})
+
+    def _post(self, fields: Mapping[str, object]) -> None:
+        """Reads one line of what comes, and closes."""
+        messages = [{"role": "user", "content": "Count from one to one hundred."}]
+        body = json.dumps({"model": MODEL, "messages": messages, **fields}).encode()
+        headers = {"Content-Type": "application/json"}
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(self._url, body, headers), timeout=60
+            ) as answer:
+                answer.readline()
+        except urllib.error.HTTPError as error:
+            error.close()
+
+
+def ask_for_shadows(stack: Stack) -> None:
+    """Policies that are evaluated beside the one in force."""
+    url = f"http://{LOOPBACK}:{stack.planner_http_port}/v1/deployments/{MODEL}/settings"
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {stack.token}"}
+    body = json.dumps({"shadows": ["static:3"]}).encode()
+    request = urllib.request.Request(url, body, headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def asked() -> list[Question]:
+    """All questions with Grafana's variables filled in."""
+    return [replace(question, expr=filled(question.expr)) for question in questions()]
+
+
+def filled(expr: str) -> str:
+    for variable, value in VARIABLES.items():
+        expr = expr.replace(variable, value)
+    return expr
+
+
+def must_answer(question: Question) -> bool:
+    """Alerts and marks are silent while all is well; some series are, too."""
+    return (
+        question.kind not in ("alert", "mark") and not names(question.expr).metrics & SILENT.keys()
+    )
+
+
+def wait_until_filled(prometheus: Prometheus) -> None:
+    """Until every question that must have an answer has one; the tests say which has none."""
+    end_s = time.monotonic() + FILL_LIMIT_S
+    waiting = [question for question in asked() if must_answer(question)]
+    while waiting and time.monotonic() < end_s:
+        time.sleep(2.0)
+        waiting = [each for each in waiting if not finite(prometheus.ask(each.expr))]
+
+
+def test_every_target_is_scraped(watched: Watched) -> None:
+    assert watched.prometheus.up() == dict.fromkeys(
+        ("outrider-router", "outrider-planner", "outrider-worker"), 1.0
+    )
+
+
+def test_every_question_has_an_answer_within_its_bounds(watched: Watched) -> None:
+    """Panels, recorded series and variables; labels that a legend shows are there."""
+    wrong = {}
+    for question in asked():
+        if not must_answer(question):
+            continue
+        values = watched.prometheus.ask(question.expr)
+        if found := fault(question, values):
+            wrong[f"{question.where}: {question.expr}"] = found
+    assert wrong == {}
+
+
+def fault(question: Question, values: list[Value]) -> str:
+    """What is wrong with an answer; empty if nothing is."""
+    if not finite(values):
+        return f"no number: {values}"
+    title = question.where.partition(": ")[2]
+    least, most = BOUNDS.get(title, BY_UNIT.get(question.unit, ANYTHING))
+    beyond = [value for value in values if not least <= value.value <= most]
+    if beyond:
+        return f"not within {least:g} and {most:g}: {beyond}"
+    unnamed = [value for value in values if question.shown - value.labels.keys()]
+    return f"without a label that its legend shows: {unnamed}" if unnamed else ""
+
+
+def test_what_is_silent_has_no_series(watched: Watched) -> None:
+    """Otherwise its panels would have to be looked at, too."""
+    found = {name: watched.prometheus.ask(name) for name in SILENT}
+    assert {name: values for name, values in found.items() if values} == {}
+
+
+def test_rules_are_evaluated_and_a_healthy_stack_alarms_nobody(watched: Watched) -> None:
+    evaluated = watched.prometheus.rules()
+    assert len(evaluated) == len(list(rules()))
+    assert {
+        rule["name"]: rule.get("lastError") for rule in evaluated if rule["health"] != "ok"
+    } == {}
+    loud = {rule["name"] for rule in evaluated if rule.get("state", "inactive") != "inactive"}
+    assert loud <= ABOUT_SPEED
+
+
+def test_alerts_look_at_series_that_are_there(watched: Watched) -> None:
+    """An alert about a series that nobody exports is silent for ever."""
+    metrics = {
+        name for each in asked() if each.kind == "alert" for name in names(each.expr).metrics
+    }
+    assert len(metrics) > 12
+    missing = {name for name in metrics if not finite(watched.prometheus.ask(f"count({name})"))}
+    assert missing == set()
+
+
+def test_what_was_done_is_what_is_shown(watched: Watched) -> None:
+    """Both drafters drafted, both classes of requests ran, and spoilt requests were counted."""
+    by = {
+        label: {
+            value.labels[label] for value in watched.prometheus.ask(f"sum by ({label}) ({name})")
+        }
+        for label, name in (
+            ("drafter", "outrider_worker_draft_tokens_total > 0"),
+            ("class", "outrider_worker_verified_tokens_total > 0"),
+            ("outcome", "outrider_router_requests_total > 0"),
+            ("field", "outrider_router_ignored_fields_total > 0"),
+        )
+    }
+    assert by["drafter"] <= set(DRAFTERS)
+    assert by["drafter"]
+    assert by["class"] == {"greedy", "sampled"}
+    assert {"stop", "length", "invalid", "cancelled"} & by["outcome"] >= {"invalid", "cancelled"}
+    assert by["field"] == {"other"}
+
+
+@pytest.mark.parametrize("service", ["router", "planner", "worker"])
+def test_promtool_finds_no_fault_in_the_metrics(watched: Watched, service: str) -> None:
+    ports: dict[str, Any] = {
+        "router": watched.stack.router_port,
+        "planner": watched.stack.planner_http_port,
+        "worker": watched.stack.worker_metrics_port,
+    }
+    status, text = http_get(ports[service], "/metrics")
+    assert status == 200
+    checked = subprocess.run(
+        [tool("promtool"), "check", "metrics"], input=text, capture_output=True, env=os.environ
+    )
+    assert (checked.returncode, checked.stderr.decode()) == (0, "")
