@@ -40,8 +40,8 @@ check-deploy: $(DEPLOY_STAMP)
 	@scripts/test-deploy.sh short $(ARGS)
 
 # The same and the real thing: images are built, and the containers of a running stack are killed,
-# paused and replaced under load (a quarter of an hour, the first time half an hour). Nothing is
-# skipped: what the machine refuses is a failure.
+# paused and replaced under load (half an hour on two busy cores, twice that the first time). Nothing
+# is skipped: what the machine refuses is a failure.
 test-deploy: $(DEPLOY_STAMP)
 	@scripts/test-deploy.sh long $(ARGS)
 

@@ -17,17 +17,19 @@ from outrider_planner.core.histogram import estimate, flattened
 from outrider_planner.core.sums import CellKey, Counts
 from outrider_planner.core.types import (
     MAX_BINS,
-    DrafterCost,
     DrafterTraits,
     FloatArray,
     RoundColumns,
 )
 from outrider_worker.engine.records import DraftOutcome
 from outrider_worker.engine.tally import AcceptanceCell
+from outrider_worker.speculate.drafter import PREDICTED
 
 RAW, COLD, BY_POSITION, BY_SCORE = "raw", "cold", "by_position", "by_score"
 """What a score claims by itself (probabilities alone); what is believed before any outcome; what is
 learnt without scores, and with them."""
+LENGTHS_OF_MATCHES = ("ngram", PREDICTED)
+"""Whose scores are no probabilities."""
 ECE_GROUPS = 10
 _CLASS = "asked"
 
@@ -86,7 +88,7 @@ class Learner:
         self.reports = self.reports_by_score = 0
         _, cold = self._evidence.estimate(traits, traits.max_draft_tokens, {}, {})
         self._claims = {COLD: cold.survival[0]}
-        if traits.cost is not DrafterCost.HOST and traits.score_bins == MAX_BINS:
+        if traits.score_bins == MAX_BINS and traits.name not in LENGTHS_OF_MATCHES:
             self._claims[RAW] = raw_survival()
         self.forecasts = {way: Forecast() for way in (*self._claims, BY_POSITION, BY_SCORE)}
 

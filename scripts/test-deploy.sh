@@ -3,11 +3,11 @@
 #
 # short: what the platform's tools say of the files. Tools that are missing are fetched as packages of
 # Debian; a check whose tool cannot be had is skipped.
-# long: a real Prometheus over a real stack, the images, and the stack of deploy/compose/offline.yml, whose containers are killed,
-# paused and replaced under load. A container engine that `docker` finds is used as it is. Without
-# one, Docker is installed (root on Debian) and an engine runs for this alone: it builds on the
-# machine's network, with base images made from Debian's packages, and runs the stack in a network
-# namespace of its own.
+# long: a real Prometheus over a real stack, the images, and the stack of deploy/compose/offline.yml,
+# whose containers are killed, paused and replaced under load. A container engine that `docker` finds
+# is used as it is. Without one, Docker is installed (root on Debian) and an engine runs for this
+# alone: it builds on the machine's network, with base images made from Debian's packages, and runs
+# the stack in a network namespace of its own.
 # What was fetched and built is kept in OUTRIDER_DEPLOY_CACHE (~/.cache/outrider-deploy).
 set -euo pipefail
 form=${1:?usage: test-deploy.sh short|long [ARGUMENTS OF PYTEST]}
@@ -22,7 +22,7 @@ export PATH=$cache/tools/bin:$PATH
 docker compose version >/dev/null 2>&1 || export DOCKER_CONFIG=$cache/tools/docker
 if [ "$form" = short ]; then
   [ $fetched = yes ] || echo "not every tool could be fetched: some checks are skipped" >&2
-  exec $python -m pytest -m deploy tests/deploy "$@"
+  exec $python -m pytest -m deploy tests/deploy/test_tools.py "$@"
 fi
 
 [ $fetched = yes ] || exit 1

@@ -9,17 +9,19 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.measure import Series, write_result
-from benchmarks.router.load import Load
+from benchmarks.router.load import Load, processor_s
 from benchmarks.router.sides import Side, all_sides
 from outrider_worker.model.gguf import converted_folder
 from outrider_worker.model.resolve import DEMO, resolve_model
 
 _GAP_MS = 40
+_SETTLE_S, _IDLE_CORES = 0.5, 0.1
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,22 @@ def _measured(side: Side, load: Load) -> dict[str, Any]:
         "--seconds": load.seconds,
         "--watch": side.pid,
     }
+    _settle(side.pid)
     command = [sys.executable, "-m", "benchmarks.router.load"]
     command += [str(word) for pair in words.items() for word in pair]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     print(f"{side.name}, {load.streams} x {load.tokens}: {answer}", file=sys.stderr)
     return answer
+
+
+def _settle(pid: int, limit_s: float = 60.0) -> None:
+    """Until what an overload has left behind is done."""
+    end_s = time.monotonic() + limit_s
+    used_s = -1.0
+    while processor_s(pid) - used_s > _IDLE_CORES * _SETTLE_S and time.monotonic() < end_s:
+        used_s = processor_s(pid)
+        time.sleep(_SETTLE_S)
 
 
 def _row(
@@ -100,7 +112,7 @@ def _row(
         for name in ("first_token_ms_median", "first_token_ms_p99"):
             added = [one[name] - other[name] for one, other in zip(mine, base, strict=True)]
             row[f"added_{name}"] = Series(added).summary()
-    for name in ("requests", "tokens"):
+    for name in ("requests", "tokens", "events"):
         per_core = [one[f"{name}_per_s"] / max(one["cores"], 1e-9) for one in mine]
         row[f"{name}_per_s_and_core"] = Series(per_core).summary()
     return row

@@ -40,25 +40,32 @@ class Answer:
     events: int
 
 
-class First:
-    """The wait for an answer's first token; `tell` gets the time at which it began, once."""
+class Wait:
+    """The wait for an answer.
 
-    def __init__(self, tell: Callable[[float], None]) -> None:
+    Args:
+        saw: gets the number of events each time some came.
+        tell: gets the time at which the wait for the first token began, once.
+    """
+
+    def __init__(self, saw: Callable[[int], None], tell: Callable[[float], None]) -> None:
+        self.saw = saw
         self._asked_s = time.perf_counter()
         self._tell: Callable[[float], None] | None = tell
 
     @property
-    def waits(self) -> bool:
+    def for_first(self) -> bool:
+        """No token came yet."""
         return self._tell is not None
 
-    def over(self) -> None:
-        """It came, or nobody waits any more."""
+    def first_came(self) -> None:
+        """It did, or nobody waits any more."""
         tell, self._tell = self._tell, None
         if tell is not None:
             tell(self._asked_s)
 
 
-Ask = Callable[[int, First], Coroutine[Any, Any, Answer]]
+Ask = Callable[[int, Wait], Coroutine[Any, Any, Answer]]
 
 
 class AskFailed(RuntimeError):
@@ -112,18 +119,18 @@ class _Connection(asyncio.Protocol):
     def __init__(self, request: bytes, tokens: int) -> None:
         self._request = request
         self._tokens = tokens
-        self._begin(First(lambda asked_s: None))
+        self._begin(Wait(lambda events: None, lambda asked_s: None))
 
-    def _begin(self, first: First) -> None:
+    def _begin(self, wait: Wait) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._first = first
+        self._wait = wait
         self._head = self._tail = b""
         self._events = 0
 
-    async def ask(self, _number: int, first: First) -> Answer:
+    async def ask(self, _number: int, wait: Wait) -> Answer:
         """Raises AskFailed."""
-        self._begin(first)
+        self._begin(wait)
         self._transport.write(self._request)
         await self._answered
         said = _TOKENS.findall(self._tail)
@@ -142,12 +149,14 @@ class _Connection(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        self._events += body.count(b"data: {")
+        events = body.count(b"data: {")
+        self._events += events
+        self._wait.saw(events)
         self._tail = (self._tail + body)[-_ENOUGH_BYTES:]
-        if self._first.waits:
+        if self._wait.for_first:
             self._head += body
             if _CONTENT.search(self._head):
-                self._first.over()
+                self._wait.first_came()
 
     def on_message_complete(self) -> None:
         if not self._answered.done():
@@ -174,7 +183,7 @@ async def grpc_asker(
 @dataclass
 class _Waiting:
     answered: "asyncio.Future[None]"
-    first: First
+    wait: Wait
     tokens: int = 0
     events: int = 0
 
@@ -187,8 +196,8 @@ class _WorkerAsker:
         self._waiting: dict[str, _Waiting] = {}
         self._writing = asyncio.Lock()
 
-    async def ask(self, number: int, first: First) -> Answer:
-        waiting = _Waiting(asyncio.get_running_loop().create_future(), first)
+    async def ask(self, number: int, wait: Wait) -> Answer:
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), wait)
         self._waiting[str(number)] = waiting
         submit = wire.Submit(
             request_id=str(number),
@@ -206,7 +215,8 @@ class _WorkerAsker:
         async for response in self._call:
             for news in response.tokens.requests:
                 waiting = self._waiting[news.request_id]
-                waiting.first.over()
+                waiting.wait.first_came()
+                waiting.wait.saw(1)
                 waiting.tokens += len(news.token_ids)
                 waiting.events += 1
                 if news.HasField("finish"):

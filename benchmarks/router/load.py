@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.router.asking import Answer, Ask, First, grpc_asker, http_askers
+from benchmarks.router.asking import Answer, Ask, Wait, grpc_asker, http_askers
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -51,6 +51,7 @@ class Tally:
     requests: int = 0
     tokens: int = 0
     events: int = 0
+    seen_events: int = 0
 
     @property
     def runs(self) -> bool:
@@ -60,6 +61,11 @@ class Tally:
         """The first token of an answer, or the end of the wait for it."""
         if self.runs:
             self.first_ms.append((time.perf_counter() - asked_s) * 1000)
+
+    def saw(self, events: int) -> None:
+        """Events of any answer, whether or not it ends in time."""
+        if self.runs:
+            self.seen_events += events
 
     def answer(self, answer: Answer) -> None:
         if self.runs:
@@ -76,6 +82,7 @@ class Tally:
             "samples": len(ordered),
             "requests_per_s": self.requests / seconds,
             "tokens_per_s": self.tokens / seconds,
+            "events_per_s": self.seen_events / seconds,
             "tokens_per_event": self.tokens / max(self.events, 1),
         }
 
@@ -116,12 +123,12 @@ async def _stream(
     await asyncio.sleep(load.answer_s * place / load.streams)
     while True:
         await asyncio.sleep(chance.uniform(0, load.gap_ms / 1000))
-        waiting = First(tally.first_token)
+        wait = Wait(tally.saw, tally.first_token)
         try:
-            tally.answer(await ask(next(numbers), waiting))
+            tally.answer(await ask(next(numbers), wait))
         finally:
             # A wait that had not ended counts as long as it was.
-            waiting.over()
+            wait.first_came()
 
 
 def processor_s(pid: int) -> float:

@@ -7,6 +7,10 @@
 set -euo pipefail
 suite=${1:?usage: base_image.sh SUITE IMAGE}
 image=${2:?usage: base_image.sh SUITE IMAGE}
+if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
+  echo "base_image.sh: needs root, and debootstrap (a package of Debian)" >&2
+  exit 1
+fi
 packages=ca-certificates
 case $image in python:*) packages+=,python3,python3-venv,python3-pip ;; esac
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | head -n 1)

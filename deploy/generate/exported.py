@@ -85,6 +85,5 @@ def _labels(collector: Collector, family: Metric) -> tuple[str, ...]:
     for declared in (collector, family):
         if (names := getattr(declared, "_labelnames", None)) is not None:
             return tuple(names)
-    return tuple(
-        {label: None for sample in family.samples for label in sample.labels if label != "le"}
-    )
+    carried = {label: None for sample in family.samples for label in sample.labels}
+    return tuple(label for label in carried if label != "le")

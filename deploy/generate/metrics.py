@@ -69,9 +69,9 @@ All that the services export to Prometheus. Made from their code by `python -m d
 what to read from it is in [operations.md](operations.md#watching) and on the dashboards.
 
 Counters end in `_total`: take their `rate`. A histogram has the series `_bucket` (with the label
-`le`), `_sum` and `_count`. Times are in seconds, ratios are plain numbers, never percent. Prometheus
-adds `job` and `instance`. Drafted, verified and accepted tokens are three counters, each a part of the one before:
-never add them.
+`le`), `_sum` and `_count`. Times are in seconds; ratios are plain numbers, never percent.
+Prometheus adds `job` and `instance`. Drafted, verified and accepted tokens are three counters, each
+a part of the one before: never add them.
 """
 
 

@@ -1,7 +1,7 @@
 """What wants more than Python is looked at only where `-m` names its marker.
 
-`deploy` wants the platform's tools (`make check-deploy`), `live` Prometheus and minutes, `containers`
-a container engine and built images (`make test-deploy` runs all).
+`deploy` wants the platform's tools (`make check-deploy`); `live` wants Prometheus and minutes,
+`containers` a container engine and built images (`make test-deploy` runs all three).
 """
 
 from pathlib import Path

@@ -3,12 +3,16 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
 from deploy.generate.exported import exported_series
+from outrider_planner.http import create_app as create_planner
 from outrider_planner.settings import PlannerSettings
+from outrider_router.app import build_state
+from outrider_router.app import create_app as create_router
 from outrider_router.settings import RouterSettings
 from tests.support.promql import names
 from tests.support.settings_names import OF_LIBRARIES, variables
@@ -102,6 +106,16 @@ def test_probes_ask_what_the_services_answer() -> None:
     ready = container("router")["readinessProbe"]
     assert ready["httpGet"]["path"] == "/ready"
     assert container("worker")["startupProbe"]["failureThreshold"] * 5 >= 600
+
+
+def test_probed_paths_are_routes() -> None:
+    router = create_router(build_state(RouterSettings(workers=("worker:7080",))))
+    planner = create_planner(MagicMock(), page=False)
+    for name, app in (("router", router), ("planner", planner)):
+        routes = {getattr(route, "path", None) for route in app.routes}
+        asked = {probe["httpGet"]["path"] for probe in probes(name) if "httpGet" in probe}
+        assert asked
+        assert asked <= routes
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -22,10 +21,10 @@ from tests.support.prometheus import Prometheus, Value, finite
 from tests.support.promql import names
 from tests.support.questions import Question, questions, rules
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(540)]
 
 CLIENTS = 4
-MAX_DRAFT_TOKENS = 4
+MAX_DRAFT_TOKENS = 3
 DRAFTERS = ("ngram", "suffix")
 FILL_LIMIT_S = 150.0
 # Grafana's own variables; the rate is taken over far more scrapes than it needs.
@@ -76,7 +75,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     stack = Stack(
         *("--threads", "1", "--drafter", ",".join(DRAFTERS)),
         *("--max-draft", str(MAX_DRAFT_TOKENS)),
-        environment={"OUTRIDER_WORKER_MAX_ROWS": "24", "OUTRIDER_WORKER_MAX_RUNNING": "4"},
+        # Few shapes to measure before the worker is ready.
+        environment={
+            "OUTRIDER_WORKER_MAX_ROWS": str(CLIENTS * (MAX_DRAFT_TOKENS + 1)),
+            "OUTRIDER_WORKER_MAX_RUNNING": str(CLIENTS),
+        },
+        ready_limit_s=240,
     )
     ports = {
         "outrider-router": [stack.router_port],
@@ -86,12 +90,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     program, folder = tool("prometheus"), tmp_path_factory.mktemp("prometheus")
     with stack, Prometheus(program, folder, ports) as prometheus:
         ask_for_shadows(stack)
-        with traffic(stack):
+        with Traffic(stack):
             wait_until_filled(prometheus)
             yield Watched(prometheus, stack)
 
 
-class traffic:  # noqa: N801 - a context manager
+class Traffic:
     """Clients that ask all the time, one of which asks for what cannot be had, and goes away."""
 
     def __init__(self, stack: Stack) -> None:
@@ -153,9 +157,8 @@ def filled(expr: str) -> str:
 
 def must_answer(question: Question) -> bool:
     """Alerts and marks are silent while all is well; some series are, too."""
-    return (
-        question.kind not in ("alert", "mark") and not names(question.expr).metrics & SILENT.keys()
-    )
+    silent = names(question.expr).metrics & SILENT.keys()
+    return question.kind not in ("alert", "mark") and not silent
 
 
 def wait_until_filled(prometheus: Prometheus) -> None:
@@ -207,18 +210,16 @@ def test_what_is_silent_has_no_series(watched: Watched) -> None:
 def test_rules_are_evaluated_and_a_healthy_stack_alarms_nobody(watched: Watched) -> None:
     evaluated = watched.prometheus.rules()
     assert len(evaluated) == len(list(rules()))
-    assert {
-        rule["name"]: rule.get("lastError") for rule in evaluated if rule["health"] != "ok"
-    } == {}
+    failed = {each["name"]: each.get("lastError") for each in evaluated if each["health"] != "ok"}
+    assert failed == {}
     loud = {rule["name"] for rule in evaluated if rule.get("state", "inactive") != "inactive"}
     assert loud <= ABOUT_SPEED
 
 
 def test_alerts_look_at_series_that_are_there(watched: Watched) -> None:
     """An alert about a series that nobody exports is silent for ever."""
-    metrics = {
-        name for each in asked() if each.kind == "alert" for name in names(each.expr).metrics
-    }
+    alerts = (question for question in asked() if question.kind == "alert")
+    metrics = {name for alert in alerts for name in names(alert.expr).metrics}
     assert len(metrics) > 12
     missing = {name for name in metrics if not finite(watched.prometheus.ask(f"count({name})"))}
     assert missing == set()
@@ -226,27 +227,20 @@ def test_alerts_look_at_series_that_are_there(watched: Watched) -> None:
 
 def test_what_was_done_is_what_is_shown(watched: Watched) -> None:
     """Both drafters drafted, both classes of requests ran, and spoilt requests were counted."""
-    by = {
-        label: {
-            value.labels[label] for value in watched.prometheus.ask(f"sum by ({label}) ({name})")
-        }
-        for label, name in (
-            ("drafter", "outrider_worker_draft_tokens_total > 0"),
-            ("class", "outrider_worker_verified_tokens_total > 0"),
-            ("outcome", "outrider_router_requests_total > 0"),
-            ("field", "outrider_router_ignored_fields_total > 0"),
-        )
-    }
-    assert by["drafter"] <= set(DRAFTERS)
-    assert by["drafter"]
-    assert by["class"] == {"greedy", "sampled"}
-    assert {"stop", "length", "invalid", "cancelled"} & by["outcome"] >= {"invalid", "cancelled"}
-    assert by["field"] == {"other"}
+
+    def seen(label: str, metric: str) -> set[str]:
+        values = watched.prometheus.ask(f"sum by ({label}) ({metric}) > 0")
+        return {value.labels[label] for value in values}
+
+    assert seen("drafter", "outrider_worker_draft_tokens_total") == set(DRAFTERS)
+    assert seen("class", "outrider_worker_verified_tokens_total") == {"greedy", "sampled"}
+    assert seen("outcome", "outrider_router_requests_total") >= {"length", "invalid", "cancelled"}
+    assert seen("field", "outrider_router_ignored_fields_total") == {"other"}
 
 
 @pytest.mark.parametrize("service", ["router", "planner", "worker"])
 def test_promtool_finds_no_fault_in_the_metrics(watched: Watched, service: str) -> None:
-    ports: dict[str, Any] = {
+    ports = {
         "router": watched.stack.router_port,
         "planner": watched.stack.planner_http_port,
         "worker": watched.stack.worker_metrics_port,

@@ -65,9 +65,13 @@ def test_a_bad_name_would_be_found(
     assert list(faults("router", Exported(name, kind, labels, text)))
 
 
-def test_no_name_stands_for_two_things() -> None:
+def test_no_name_stands_for_two_things_or_begins_with_another_counter() -> None:
+    """G05: what is summed by a pattern behind a counter's name is that counter."""
     names = [series for _, metric in own() for series in metric.series]
     assert len(names) == len(set(names))
+    counters = {name for name in names if name.endswith("_total")}
+    longer = [(one, name) for one in counters for name in names if name.startswith(f"{one}_")]
+    assert longer == []
 
 
 def test_the_reference_names_every_metric_and_label() -> None:
@@ -81,6 +85,6 @@ def test_the_reference_names_every_metric_and_label() -> None:
 def test_a_label_that_nobody_described_stops_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(LABELS, "drafter")  # type: ignore[arg-type]
+    monkeypatch.delitem(LABELS, "drafter")
     with pytest.raises(ValueError, match="drafter"):
         metrics_reference([])

@@ -1,4 +1,4 @@
-"""The deployment as the platform's own tools judge it; what lacks its tool is skipped and says so."""
+"""The deployment as the platform's own tools judge it; what lacks its tool is skipped."""
 
 import importlib.util
 import os
@@ -98,20 +98,21 @@ def test_hadolint_finds_nothing(path: Path) -> None:
     assert run(tool("hadolint"), str(path)) == ""
 
 
-@pytest.fixture(params=COMBINATIONS)
-def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module", params=COMBINATIONS)
+def rendered(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     """The objects that kustomize makes of an overlay with more components."""
     overlay, components = COMBINATIONS[request.param]
+    folder = tmp_path_factory.mktemp(request.param).resolve()
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [os.path.relpath(ROOT / "deploy/kubernetes" / overlay, tmp_path.resolve())],
-        "components": [
-            os.path.relpath(COMPONENTS / name, tmp_path.resolve()) for name in components
-        ],
+        "resources": [os.path.relpath(ROOT / "deploy/kubernetes" / overlay, folder)],
+        "components": [os.path.relpath(COMPONENTS / name, folder) for name in components],
     }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    return list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", str(tmp_path))))
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", str(folder))))
 
 
 def test_objects_fit_every_schema(rendered: list[dict[str, Any]]) -> None:

@@ -66,9 +66,11 @@ def test_a_report_is_foretold_before_it_is_counted() -> None:
 
 
 def test_only_probabilities_claim_something_by_themselves() -> None:
-    lookup = replace(HEAD, name="ngram", cost=DrafterCost.HOST, sparse=True)
-    assert RAW in Learner(HEAD).forecasts
-    assert RAW not in Learner(lookup).forecasts
+    claims = {
+        name: RAW in Learner(replace(HEAD, name=name)).forecasts
+        for name in ("head", "suffix", "ngram", "predicted")
+    }
+    assert claims == {"head": True, "suffix": True, "ngram": False, "predicted": False}
 
 
 def test_rounds_on_paper_are_those_of_the_engine() -> None:

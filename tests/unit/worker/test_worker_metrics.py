@@ -90,9 +90,9 @@ def test_positions_count_the_drafts_that_reach_them(metrics: WorkerMetrics) -> N
     )
     assert verified == [2, 2, 1, None]
     assert accepted == [2, 1, 1, None]
-    assert (
-        value(metrics, "accepted_tokens_by_position_total", drafter="suffix", position="0") is None
-    )
+    first = {"drafter": "suffix", "position": "0"}
+    assert value(metrics, "verified_tokens_by_position_total", **first) == 1
+    assert value(metrics, "accepted_tokens_by_position_total", **first) is None
 
 
 def test_time_is_shared_out_by_the_planned_length(metrics: WorkerMetrics) -> None:

@@ -1,12 +1,12 @@
 """Who of the waiting line is let in. Pure Python over request records.
 
-First come, first served: the oldest enters when there is room for all its known tokens and a page
-to grow into, and nobody overtakes it for memory. One case is passed over: a request whose
+In the line's order (`line`): the next one enters when there is room for all its known tokens and a
+page to grow into, and nobody overtakes it for memory. One case is passed over: a request whose
 beginning is just being computed for another one waits until it can be taken from the prefix cache,
 so that the choices of one prompt prefill it once. What it needs is set aside meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider_worker.engine.pages import PageAccount
@@ -44,15 +44,15 @@ class Admission:
 
     def enter(
         self,
-        waiting: Sequence[Request],
+        waiting: Iterable[Request],
         running: Sequence[Request],
         seats: int,
         pool_of: PoolOf = no_pool,
     ) -> list[Request]:
-        """Let in who may enter, oldest first: they own the slots of all their known tokens then.
+        """Let in who may enter; they own the slots of all their known tokens then.
 
         Args:
-            waiting: the line, oldest first; it is not changed.
+            waiting: the line, next one first; it is not changed.
             running: whose beginnings may be worth waiting for.
             seats: how many may enter at most.
             pool_of: asked once for each who may, just before it does.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from outrider_worker.engine.admission import Admission, PoolOf, no_pool
+from outrider_worker.engine.line import WaitingLine
 from outrider_worker.engine.pages import PageAccount
 from outrider_worker.engine.room import RoomMaker, RoundRoom
 from outrider_worker.engine.types import (
@@ -67,7 +68,7 @@ class Scheduler:
         self.preemptions = 0
         self._pages = pages
         self._admission = Admission(pages)
-        self._waiting: list[Request] = []
+        self._waiting = WaitingLine(self._age)
         self._running: list[Request] = []
         self._room = RoomMaker(pages, self._running, self.preempt)
         self._by_key: dict[RequestKey, Request] = {}
@@ -129,22 +130,22 @@ class Scheduler:
         request = Request.from_spec(spec)
         self._ages[request] = self._arrivals
         self._arrivals += 1
-        self._waiting.append(request)
+        self._waiting.join(request)
         self._by_key[spec.key] = request
         return request
 
     def admit(self, pool_of: PoolOf = no_pool) -> list[Request]:
-        """Seat requests from the line, oldest first, while there are seats and room.
+        """Seat requests from the line, in its order, while there are seats and room.
 
         They own the slots of all their known tokens then, and have committed what the prefix
         cache gave them. pool_of: whose pool a request's cached beginning has to be valid in too.
         """
         seats = len(self._free_seats)
         entered = self._admission.enter(self._waiting, self._running, seats, pool_of)
+        self._waiting.leave(entered)
         for request in entered:
-            self._waiting.remove(request)
             request.seat = heappop(self._free_seats)
-            insort(self._running, request, key=self._ages.__getitem__)
+            insort(self._running, request, key=self._age)
         return entered
 
     def prefill_chunks(self) -> list[PrefillChunk]:
@@ -179,18 +180,21 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """Send a running request back into the line; its results in flight are void."""
         self._leave(request)
-        insort(self._waiting, request, key=self._ages.__getitem__)
+        self._waiting.send_back(request)
         self.preemptions += 1
 
     def remove(self, request: Request) -> None:
         """Forget a request, wherever it is, and free all it owns."""
         if request.seat == NO_SEAT:
-            self._waiting.remove(request)
+            self._waiting.leave((request,))
             self._admission.forget(request)
             request.epoch += 1
         else:
             self._leave(request)
         del self._by_key[request.spec.key], self._ages[request]
+
+    def _age(self, request: Request) -> int:
+        return self._ages[request]
 
     def _leave(self, request: Request) -> None:
         """Free seat and pages of a running request, and begin a new epoch."""

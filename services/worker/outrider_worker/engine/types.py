@@ -148,6 +148,8 @@ class RequestSpec:
     tenant_salt: bytes = b""
     deadline_s: float | None = None
     prediction_ids: tuple[int, ...] = ()
+    priority: int = 0
+    """Lower is let in first (`line`)."""
 
     @property
     def request_class(self) -> str:

@@ -68,6 +68,7 @@ def spec_from_wire(
         tenant_salt=message.tenant_salt,
         deadline_s=now_s + message.deadline_ms / 1e3 if message.deadline_ms else None,
         prediction_ids=tuple(message.prediction_ids),
+        priority=message.priority,
     )
 
 

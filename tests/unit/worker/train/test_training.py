@@ -17,6 +17,7 @@ from outrider_worker.train.evaluate import Acceptance
 from outrider_worker.train.heads import MtpEagleHead
 from outrider_worker.train.initial import fit_joint
 from outrider_worker.train.kinds import KINDS
+from outrider_worker.train.products import products
 from outrider_worker.train.recipe import Recipe
 from outrider_worker.train.run import IN_FAMILY, NGRAM, OUT_FAMILY, train_drafter
 from outrider_worker.train.target import TargetWeights
@@ -124,3 +125,11 @@ def test_a_run_may_be_made_longer_or_shorter_until_its_rate_falls() -> None:
     assert not shorter.goes_on_from(recipe, 41)
     assert recipe.goes_on_from(recipe, 100)
     assert not replace(longer, seed=1).goes_on_from(recipe, 0)
+
+
+def test_products_are_as_precise_as_before_once_a_step_is_over() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(KeyError), products(bfloat16=True):
+        assert torch.get_float32_matmul_precision() == "medium"
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == before

@@ -214,7 +214,9 @@ class Submit(_message.Message):
     bytes.
     """
     priority: _builtins.int
-    """Reserved, ignored."""
+    """Of requests that wait the lowest is let in first, and among equals who came first. None is
+    overtaken more than 256 times.
+    """
     deadline_ms: _builtins.int
     """Time left for the whole request; 0 = none."""
     traceparent: _builtins.str
