@@ -35,7 +35,7 @@ OVERVIEW = Row(
         number(
             "Acceptance",
             "Drafts that held, of those that were verified.",
-            Query(f"{_total('accepted_tokens')} / {_total('verified_tokens')}", "accepted"),
+            Query(f"{_total('accepted_tokens')} / ({_total('verified_tokens')} > 0)", "accepted"),
             "percentunit",
         ),
         number(
@@ -46,7 +46,7 @@ OVERVIEW = Row(
         number(
             "Tokens per row",
             "Tokens that a row of a target forward brings: 1 without drafts, less by what fails.",
-            Query(f"{_total('generation_tokens')} / {_total('target_rows')}", "tokens"),
+            Query(f"{_total('generation_tokens')} / ({_total('target_rows')} > 0)", "tokens"),
         ),
         number(
             "Guards tripped",
@@ -190,7 +190,7 @@ WORTH = Row(
         lines(
             "Tokens per round",
             "Of all running requests together.",
-            Query(f"{_total('generation_tokens')} / {_total('rounds')}", "tokens"),
+            Query(f"{_total('generation_tokens')} / ({_total('rounds')} > 0)", "tokens"),
         ),
         lines(
             "Guard's ledger",

@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import sys
+from collections.abc import Callable
 
-import uvloop
 from pydantic import ValidationError
 
 from outrider_router.server import serve
@@ -21,6 +21,15 @@ every 700, as by default, takes a tenth of the time."""
 
 async def _run(settings: RouterSettings) -> None:
     await serve(settings, stop_event())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, which writes to many connections at less cost; the standard one on Windows."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
 
 
 def main() -> int:
@@ -40,7 +49,7 @@ def main() -> int:
     log.info("starting", settings=settings.masked())
     try:
         gc.set_threshold(_GC_THRESHOLD)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(settings))
     except ConfigurationError as error:
         return _refused(error)
