@@ -38,6 +38,8 @@ if ! command -v dockerd >/dev/null || ! command -v debootstrap >/dev/null; then
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends docker.io debootstrap iptables iproute2 >/dev/null
 fi
-deploy/closed/engine.sh build "$cache/engine" \
-  sh -c "deploy/closed/build.sh '$cache' && docker image prune --force >/dev/null"
+deploy/closed/engine.sh build "$cache/engine" deploy/closed/build.sh "$cache"
+# Of layers that no image has any more, as many stay as the next build may want.
+deploy/closed/engine.sh build "$cache/engine" sh -c \
+  "docker image prune --force && docker builder prune --force --keep-storage 6GB" >/dev/null
 exec deploy/closed/engine.sh run "$cache/engine" "${pytest[@]}"

@@ -158,6 +158,26 @@ LOAD = Row(
             "How the routers share the load out.",
             Query(f"sum by (worker) ({_ROUTER}_worker_choices_in_flight)", "{{worker}}"),
         ),
+        lines(
+            "In line",
+            "Requests without a place: at the routers for room, at the workers for memory.",
+            Query(f"sum({_ROUTER}_requests_waiting)", "at routers"),
+            Query(f"sum({_WORKER}_requests_waiting)", "at workers"),
+        ),
+        lines(
+            "Error ratio",
+            "Of the requests that clients did not spoil or cancel, five minutes.",
+            Query("outrider:error_ratio:rate5m", "errors"),
+            unit="percentunit",
+        ),
+        lines(
+            "Workers lost and found",
+            "1 while a router can use the worker; failures count up until one request succeeds.",
+            Query(f"max by (worker) ({_ROUTER}_worker_up)", "up {{worker}}"),
+            Query(
+                f"max by (worker) ({_ROUTER}_worker_consecutive_failures)", "failures {{worker}}"
+            ),
+        ),
     ),
 )
 

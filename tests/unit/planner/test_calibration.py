@@ -56,6 +56,18 @@ def test_telling_scores_stay_in_use() -> None:
     assert spread(evidence) > 0.4
 
 
+def test_telling_scores_stay_in_use_though_reports_are_short() -> None:
+    """Of few drafts the mean knows their scores; it is not what plans would go by without them."""
+    rng, evidence = np.random.default_rng(5), Evidence()
+    used = []
+    for _ in range(600):
+        rounds = make_rounds(1, requests=1, carried=K)
+        evidence.absorb(rounds, [(CellKey("x", "chat"), drawn(rng, 1, telling=0.8))])
+        evidence.estimate(TRAITS, K, {}, {})
+        used.append(evidence.calibrations["x"].useful if evidence.calibrations else True)
+    assert np.mean(used) > 0.9
+
+
 def test_scores_that_begin_to_tell_are_taken_up_again() -> None:
     rng, evidence = np.random.default_rng(2), Evidence()
     fed(evidence, rng, 40, telling=0.0)
@@ -67,9 +79,10 @@ def test_scores_that_begin_to_tell_are_taken_up_again() -> None:
 def test_little_evidence_condemns_nobody() -> None:
     calibration = Calibration()
     counts = drawn(np.random.default_rng(3), int(LEAST_DRAFTS / K) - 1, 0.0)
-    calibration.observe(counts.verified, counts.accepted, np.full((K, MAX_BINS), 0.5))
+    believed = np.full((K, MAX_BINS), 0.5)
+    calibration.observe(counts.verified, counts.accepted, believed, believed[:, 0])
     assert calibration.useful
-    calibration.observe(counts.verified, counts.accepted, np.full((K, MAX_BINS), 0.5))
+    calibration.observe(counts.verified, counts.accepted, believed, believed[:, 0])
     assert calibration.useful is False  # a plain truth value: it is shown as JSON
 
 
@@ -80,7 +93,7 @@ def test_calibration_errors_are_those_computed_by_hand() -> None:
     verified[0, [15, 13]], accepted[0, [15, 13]] = (100, 50), (60, 30)
     believed = np.zeros((1, MAX_BINS))
     believed[0, [15, 13]] = (0.7, 0.5)
-    calibration.observe(verified, accepted, believed)
+    calibration.observe(verified, accepted, believed, np.array([0.6]))
     assert calibration.error_after() == pytest.approx((10 + 5) / 150)
     raw = abs(100 * 2**-0.25 - 60) + abs(50 * 2**-1.25 - 30)
     assert calibration.error_before(TRAITS) == pytest.approx(raw / 150)
@@ -90,7 +103,8 @@ def test_calibration_errors_are_those_computed_by_hand() -> None:
 def test_lengths_of_matches_are_no_probabilities() -> None:
     calibration = Calibration()
     assert calibration.error_after() is None
-    calibration.observe(*np.full((3, 1, MAX_BINS), 0.5))
+    half = np.full((1, MAX_BINS), 0.5)
+    calibration.observe(half, half, half, half[:, 0])
     assert calibration.error_before(DrafterTraits("ngram", score_bins=MAX_BINS)) is None
     assert calibration.error_before(TRAITS) is not None
 

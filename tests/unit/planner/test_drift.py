@@ -31,7 +31,7 @@ def chains(rng: np.random.Generator, count: int, conditional: float) -> Counts:
 
 def outcome(counts: Counts, believed: float) -> Outcome:
     survival = believed ** np.arange(1.0, K + 1)
-    return Outcome.of(counts.view(K, 1), Belief(survival[:, None], survival), 500.0)
+    return Outcome.of(counts.view(K, 1), Belief(survival[:, None], survival, survival), 500.0)
 
 
 def rounds_until_change(requests: int, believed: float, true: float, most: int = 2000) -> int:

@@ -3,8 +3,10 @@
 Knows predictions that were made before their outcomes, per drafter. Does not know how they were
 made, nor what follows for plans.
 
-Scores are useful if the survival of a draft's bin predicts its acceptance better than the mean of
-its position does (Brier score, over the same verified drafts). The calibration error is the
+Scores are useful if the survival of a draft's bin predicts its acceptance better than what would be
+believed of its position without them (Brier score, over the same verified drafts). Both were
+believed before the drafts were made: the mean of the drafts at hand knows their scores, and in a
+short report is nearly as good as they are. The calibration error is the
 expected one (ECE): the mean over drafts of |predicted − accepted| by score bin.
 """
 
@@ -44,15 +46,16 @@ class Calibration:
         self._gained *= keep
         self._gained_squared *= keep
 
-    def observe(self, verified: FloatArray, accepted: FloatArray, survival: FloatArray) -> None:
-        """Takes in outcomes (K, S) and the survival by bin that was believed before them."""
+    def observe(
+        self, verified: FloatArray, accepted: FloatArray, survival: FloatArray, plain: FloatArray
+    ) -> None:
+        """Takes in outcomes (K, S), and what was believed before them: the survival by bin (K, S),
+        and that of any draft at the position (K,)."""
         bins = survival.shape[1]
-        hits = verified * survival
         self._verified[:bins] += verified.sum(axis=0)
         self._accepted[:bins] += accepted.sum(axis=0)
-        self._predicted[:bins] += hits.sum(axis=0)
-        of_position = verified.sum(axis=1, keepdims=True)
-        mean = hits.sum(axis=1, keepdims=True) / np.maximum(of_position, 1e-12)
+        self._predicted[:bins] += (verified * survival).sum(axis=0)
+        mean = plain[:, None]
         right = (1.0 - mean) ** 2 - (1.0 - survival) ** 2
         wrong = mean**2 - survival**2
         missed = verified - accepted

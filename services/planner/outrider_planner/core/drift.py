@@ -33,10 +33,12 @@ TRUST_DOUBLING_ROUNDS = 64.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """What is believed of a class. ``survival`` (K, S) by position and score bin; ``worth`` (K,):
-    P(a request that is asked for so many drafts gets at least j, all accepted)."""
+    """What is believed of a class. ``survival`` (K, S) by position and score bin; ``plain`` (K,) by
+    position alone; ``worth`` (K,): P(a request that is asked for so many drafts gets at least j,
+    all accepted)."""
 
     survival: FloatArray
+    plain: FloatArray
     worth: FloatArray
 
 

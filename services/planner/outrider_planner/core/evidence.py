@@ -87,7 +87,7 @@ class Evidence:
             return False
         seen = found.view(*believed.survival.shape)
         self.calibrations.setdefault(key[0], Calibration()).observe(
-            seen.verified, seen.accepted, believed.survival
+            seen.verified, seen.accepted, believed.survival, believed.plain
         )
         test, own = self.drifts.setdefault(key, DriftTest()), self.fast.get(key)
         chains = float(own.asked[0]) if own is not None else 0.0
@@ -110,11 +110,13 @@ class Evidence:
         fleet_counts = fleet.get((name, FLEET_CLASS), nothing).view(positions, bins)
         trust = np.array([self.trust((name, c)) for c in classes])
         found = estimate(own, shared, fleet_counts, traits.sparse, trust)
+        flat = flattened(found)
         for place, c in enumerate(classes):
             worth = found.length[place] * (found.survival * found.bin_share)[place].sum(-1)
-            self._believed[name, c] = Belief(found.survival[place], worth)
+            plain = flat.survival[place, :, 0]
+            self._believed[name, c] = Belief(found.survival[place], plain, worth)
         if bins > 1 and name in self.calibrations and not self.calibrations[name].useful:
-            found = flattened(found)
+            found = flat
         self.estimates[name] = (classes, found)
         return self.estimates[name]
 
