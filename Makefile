@@ -51,11 +51,10 @@ $(DEPLOY_STAMP): $(STAMP)
 	@touch $@
 
 # The pages in a real Chromium, which is installed where it is missing; pictures in artefacts/browser.
-BROWSER_CACHE ?= $(HOME)/.cache/outrider/browser
 BROWSER_TESTS ?= browser
 test-browser: $(BROWSER_STAMP)
-	@scripts/ensure-chromium.sh $(BROWSER_CACHE)
-	@OMP_NUM_THREADS=1 OUTRIDER_BROWSER_CACHE=$(BROWSER_CACHE) $(BIN)/python -m pytest -n $(JOBS) \
+	@scripts/ensure-chromium.sh
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) \
 	  --no-loadscope-reorder -m "$(BROWSER_TESTS)" tests/browser $(ARGS)
 
 # The same without whole stacks, in under a minute.

@@ -1,7 +1,7 @@
 """A real Chromium for tests of pages: tabs that note every complaint, take pictures, and judge
 whether people who use no mouse or no screen can work with what they show.
 
-Needs Chromium, playwright and axe-core: `make test-browser` installs them.
+Needs Chromium, and the packages of the extra `browser`: `make test-browser` installs them.
 """
 
 import os
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "artefacts" / "browser"
-AXE = "node_modules/axe-core/axe.min.js"
 WAIT_LIMIT_MS = 60_000
 # Nothing that speaks to the outside or wants a graphics card; the sandbox wants no root.
 _FLAGS = (
@@ -129,7 +129,5 @@ def _found(*names: str) -> str:
 
 
 def _axe_source() -> str:
-    folder = os.environ.get("OUTRIDER_BROWSER_CACHE")
-    cache = Path(folder) if folder else Path.home() / ".cache" / "outrider" / "browser"
-    assert (cache / AXE).is_file(), f"no axe-core in {cache}: `make test-browser` fetches it"
-    return (cache / AXE).read_text()
+    """axe-core, as a package for Playwright brings it along."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text()
