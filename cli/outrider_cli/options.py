@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _POLICY = re.compile(r"two_stage|lightspec|dspark|off|static:\d+|table:\S+")
 _POLICY_GROUP = "outrider.policies"
-_DRAFTER = re.compile(r"ngram|suffix|suffix-shared|predicted|mtp|none|draft:.+")
+_DRAFTER = re.compile(r"ngram|suffix|suffix-shared|predicted|head|mtp|none|draft:.+")
 _DRAFTER_GROUP = "outrider.drafters"
 
 
@@ -98,6 +98,6 @@ def _check_drafters(drafters: str) -> None:
         known = _DRAFTER.fullmatch(name) or name in installed
         if not known and not Path(name).expanduser().exists():
             raise CommandError(
-                f"unknown drafter {name!r}: give ngram, suffix, predicted, mtp, draft:MODEL, none,"
-                " a plug-in's name or the folder of a trained one"
+                f"unknown drafter {name!r}: give ngram, suffix, suffix-shared, predicted, head, mtp,"
+                " draft:MODEL, none, a plug-in's name or the folder of a trained one"
             )

@@ -47,6 +47,18 @@ def test_bad_flags_end_with_exit_code_2(flags: tuple[str, str]) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    "name", ["ngram", "suffix", "suffix-shared", "predicted", "head", "mtp", "none", "draft:there"]
+)
+def test_every_drafter_that_a_worker_knows_can_be_asked_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[StackOptions] = []
+    monkeypatch.setattr(main, "_up", seen.append)
+    assert run("up", "--drafter", f"{name},ngram").exit_code == 0
+    assert seen[0].drafter == f"{name},ngram"
+
+
 def test_a_flag_can_be_given_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[StackOptions] = []
     monkeypatch.setattr(main, "_up", seen.append)
