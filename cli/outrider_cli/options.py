@@ -98,6 +98,6 @@ def _check_drafters(drafters: str) -> None:
         known = _DRAFTER.fullmatch(name) or name in installed
         if not known and not Path(name).expanduser().exists():
             raise CommandError(
-                f"unknown drafter {name!r}: give ngram, suffix, suffix-shared, predicted, head, mtp,"
-                " draft:MODEL, none, a plug-in's name or the folder of a trained one"
+                f"unknown drafter {name!r}: give ngram, suffix, suffix-shared, predicted, head,"
+                " mtp, draft:MODEL, none, a plug-in's name or the folder of a trained one"
             )
