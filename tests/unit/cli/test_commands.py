@@ -14,6 +14,9 @@ from outrider_cli.launch import missing_package, run_service
 from outrider_cli.main import app
 from outrider_cli.options import StackOptions
 from outrider_runtime import __version__
+from outrider_worker.open_drafters import DRAFT_PREFIX, HEAD
+from outrider_worker.speculate.checkpoints import MTP
+from outrider_worker.speculate.drafter import known_drafters
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -47,9 +50,7 @@ def test_bad_flags_end_with_exit_code_2(flags: tuple[str, str]) -> None:
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize(
-    "name", ["ngram", "suffix", "suffix-shared", "predicted", "head", "mtp", "none", "draft:there"]
-)
+@pytest.mark.parametrize("name", [*known_drafters(), MTP, HEAD, f"{DRAFT_PREFIX}there"])
 def test_every_drafter_that_a_worker_knows_can_be_asked_for(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,13 +11,11 @@ together from bits.
 from __future__ import annotations
 
 from math import factorial, log
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from outrider_worker.kernels.bits import reinterpreted
 from outrider_worker.kernels.compiled import inlined
 
 _LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
@@ -44,28 +42,11 @@ _TO_EXPONENT_64 = 1.5 * 2.0**52 + 1023
 _INVERSES_64 = tuple(1 / factorial(place) for place in range(13, 1, -1))
 
 
-@intrinsic
-def _with_exponent(typing: object, biased: types.Type) -> object:
-    """2^n from n + _TO_EXPONENT: the lowest nine bits, moved up to where the exponent stands."""
+_with_exponent = reinterpreted(types.float32, types.float32, moved_up=23)
+"""2^n from n + _TO_EXPONENT: the lowest nine bits, moved up to where the exponent stands."""
 
-    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
-        word = ir.IntType(32)
-        moved = builder.shl(builder.bitcast(args[0], word), ir.Constant(word, 23))
-        return builder.bitcast(moved, ir.FloatType())
-
-    return types.float32(types.float32), generate
-
-
-@intrinsic
-def _with_exponent_64(typing: object, biased: types.Type) -> object:
-    """The same in float64: the lowest twelve bits."""
-
-    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
-        word = ir.IntType(64)
-        moved = builder.shl(builder.bitcast(args[0], word), ir.Constant(word, 52))
-        return builder.bitcast(moved, ir.DoubleType())
-
-    return types.float64(types.float64), generate
+_with_exponent_64 = reinterpreted(types.float64, types.float64, moved_up=52)
+"""The same in float64: the lowest twelve bits."""
 
 
 @inlined

@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from outrider_worker.kernels.bits import reinterpreted
 from outrider_worker.kernels.compiled import callback, inlined, shared
 from outrider_worker.kernels.elementwise import LANES, Floats
 from outrider_worker.kernels.exponential import exp_64
@@ -44,26 +43,8 @@ Scale = tuple[float, float, float]
 """A row's temperature, its highest score, and Σ e^(score − highest)."""
 
 _jobs = records(JOB)
-
-
-@intrinsic
-def _bits(typing: object, number: types.Type) -> object:
-    """A float's 32 bits."""
-
-    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.int32(types.float32), generate
-
-
-@intrinsic
-def _number(typing: object, bits: types.Type) -> object:
-    """A float from its 32 bits."""
-
-    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
+_bits = reinterpreted(types.float32, types.int32)
+_number = reinterpreted(types.int32, types.float32)
 
 
 @inlined

@@ -13,11 +13,10 @@ from math import log, log1p
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from outrider_worker.kernels.bits import reinterpreted
 from outrider_worker.kernels.compiled import callback, inlined, shared
 from outrider_worker.kernels.elementwise import Floats
 from outrider_worker.kernels.memory import floats, ints, records
@@ -44,6 +43,7 @@ _ZERO = np.uint64(0)
 
 _TO_UNIT = 2.0**-32
 _LN_2 = log(2.0)
+_bits = reinterpreted(types.float64, types.int64)
 _SLACK = 1e-9
 """More than rounding can hide of a bound that is never passed."""
 
@@ -79,16 +79,6 @@ def value_of(score: float, bits: np.uint64) -> float:
     """What a token comes to in the race; see sampling.draw.race."""
     u = (np.float64(bits) + 0.5) * _TO_UNIT
     return score - log(-log1p(-u))
-
-
-@intrinsic
-def _bits(typing: object, number: types.Type) -> object:
-    """A double's 64 bits."""
-
-    def generate(context: object, builder: ir.IRBuilder, signature: object, args: Any) -> object:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), generate
 
 
 @inlined
