@@ -13,6 +13,7 @@ from outrider_cli.errors import CommandError
 from outrider_cli.launch import missing_package, run_service
 from outrider_cli.main import app
 from outrider_cli.options import StackOptions
+from outrider_planner.core.policies import usages
 from outrider_runtime import __version__
 from outrider_worker.open_drafters import DRAFT_PREFIX, HEAD
 from outrider_worker.speculate.checkpoints import MTP
@@ -58,6 +59,17 @@ def test_every_drafter_that_a_worker_knows_can_be_asked_for(
     monkeypatch.setattr(main, "_up", seen.append)
     assert run("up", "--drafter", f"{name},ngram").exit_code == 0
     assert seen[0].drafter == f"{name},ngram"
+
+
+@pytest.mark.parametrize("usage", usages())
+def test_every_policy_that_a_planner_knows_can_be_asked_for(
+    usage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[StackOptions] = []
+    monkeypatch.setattr(main, "_up", seen.append)
+    policy = usage.replace("n=K,n=K,…", "1=2,8=1").replace("static:K", "static:3")
+    assert run("up", "--policy", policy).exit_code == 0
+    assert seen[0].policy == policy
 
 
 def test_a_flag_can_be_given_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
