@@ -167,7 +167,7 @@ class Generation:
             return Delta(place, piece.parts, piece.token_ids, None, logprobs, rounds)
         parts = piece.parts
         if piece.end is not None:
-            self._relay.cancel(place)
+            self._relay.finish(place)
         elif end is not None:
             parts = joined((*parts, *assembler.finish()))
         if end is not None:

@@ -8,100 +8,23 @@ has a key of its own, so that nothing from a former one can be taken for news of
 Knows workers and token ids; knows nothing of text, HTTP or how answers are written.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from outrider_router.leg import Leg
 from outrider_router.mailbox import Mailbox
 from outrider_router.metrics import RequestRecord
 from outrider_router.routing.fleet import Hold, Worker
 from outrider_router.routing.policy import Demand
 from outrider_router.routing.registry import NoWorker, Registry, ServedModel
-from outrider_router.types import (
-    Failure,
-    FailureCode,
-    Finish,
-    FinishKind,
-    Submission,
-    Totals,
-    Update,
-)
+from outrider_router.types import Failure, FailureCode, Finish, FinishKind, Submission, Update
 from outrider_runtime.logs import get_logger
-from outrider_runtime.tracing import Span
 
 log = get_logger(__name__)
 
 _POLL_S = 0.05
-_INNOCENT_TOKENS = 16
-
-
-@dataclass
-class _Leg:
-    """One choice: what came of it so far, and where it is.
-
-    `lost_at`: how many ids had come when its worker was last lost. Another loss soon after is not
-    forgiven, because the choice itself may be what kills workers.
-    """
-
-    submission: Submission
-    received: list[int] = field(default_factory=list)
-    totals: Totals | None = None
-    totals_before: Totals | None = None
-    attempts: int = 0
-    began_at: int = 0
-    lost_at: int | None = None
-    avoided: set[str] = field(default_factory=set)
-    sent: Submission | None = None
-    hold: Hold | None = None
-    span: Span | None = None
-
-    @property
-    def finished_by_length(self) -> bool:
-        """Every token that it may have is there."""
-        return len(self.received) >= self.submission.sampling.max_tokens
-
-    @property
-    def is_suspect(self) -> bool:
-        """A worker was lost with it at about this place before.
-
-        About, since what a dying worker said last is lost with it: a choice that kills at one token
-        is seen to die some tokens earlier.
-        """
-        return self.lost_at is not None and len(self.received) - self.lost_at < _INNOCENT_TOKENS
-
-    @property
-    def demand(self) -> Demand:
-        tokens = len(self.submission.prompt_ids) + self.submission.sampling.max_tokens
-        return Demand(1, tokens)
-
-    def resumed(self, deadline_ms: int, traceparent: str) -> Submission:
-        """What is sent for the next attempt."""
-        self.attempts += 1
-        self.began_at = len(self.received)
-        self.totals_before = self.totals
-        name = self.submission.request_id
-        return replace(
-            self.submission,
-            request_id=name if self.attempts == 1 else f"{name}~{self.attempts}",
-            deadline_ms=deadline_ms,
-            resumed_ids=tuple(self.received),
-            traceparent=traceparent,
-        )
-
-    def absorb(self, update: Update) -> Update:
-        """The update as one of the whole choice instead of its latest attempt."""
-        self.received += update.token_ids
-        if update.token_ids:
-            self.avoided.clear()
-        if self.attempts == 1:
-            self.totals = update.totals or self.totals
-            return update
-        if update.totals is not None:
-            before = self.totals_before
-            self.totals = before.plus(update.totals) if before else update.totals
-        # A prompt that was computed once already cost what it cost.
-        cached = 0 if self.began_at else update.cached_prompt_tokens
-        return update._replace(totals=self.totals, cached_prompt_tokens=cached)
 
 
 class Relay:
@@ -128,9 +51,11 @@ class Relay:
         self._deadline_s = deadline_s
         self._record = record
         self._clock = record.clock
-        self._legs = [_Leg(submission) for submission in submissions]
+        self._legs = [Leg(submission) for submission in submissions]
         self._mailbox = Mailbox(submissions, registry.turns)
         self._begun = False
+        self._waits: dict[int, asyncio.Task[None]] = {}
+        self._given_up: Failure | None = None
 
     def start(self) -> None:
         """Send all choices to one worker.
@@ -153,7 +78,7 @@ class Relay:
             self._begun = self._begun or any(update.token_ids for update in news.values())
             for place, update in tuple(news.items()):
                 if update.end is not None:
-                    end = await self._after_end(place, update.end)
+                    end = self._after_end(place, update.end)
                     news[place] = update = update._replace(end=end)
                 if not update.token_ids and update.end is None:
                     del news[place]
@@ -161,15 +86,26 @@ class Relay:
                 return news
 
     def fail(self, failure: Failure) -> None:
-        """End every choice that has not ended."""
-        for place in range(len(self._legs)):
-            self._leave(place)
+        """End every choice that has not ended; none goes on anywhere any more."""
+        self._given_up = failure
+        for place, leg in enumerate(self._legs):
+            leg.leave()
+            if self._stop_waiting(place):
+                self._mailbox.reopen(place)
         self._mailbox.fail(failure)
+
+    def finish(self, place: int) -> None:
+        """One choice has all that it needs, though its worker has not ended it: a success."""
+        leg = self._legs[place]
+        if leg.hold is not None and len(leg.received) > leg.began_at:
+            leg.hold.worker.breaker.succeeded()
+        self.cancel(place)
 
     def cancel(self, place: int) -> None:
         """Take no more news of one choice; its worker drops it if it has not ended it."""
         self._mailbox.close(place)
-        self._leave(place)
+        self._stop_waiting(place)
+        self._legs[place].leave()
 
     def close(self) -> None:
         """Cancel whatever has not ended."""
@@ -188,21 +124,12 @@ class Relay:
         leg.hold = Hold(worker, leg.demand)
         worker.client.send(leg.sent, lambda update: self._mailbox.deliver(place, update))
 
-    def _leave(self, place: int) -> None:
-        """The choice is no longer at the worker it was sent to."""
-        leg = self._legs[place]
-        if leg.span is not None:
-            leg.span.end()
-        if leg.hold is not None and leg.sent is not None:
-            leg.hold.release()
-            leg.hold.worker.client.drop(leg.sent)
-
-    async def _after_end(self, place: int, end: Finish | Failure) -> Finish | Failure | None:
+    def _after_end(self, place: int, end: Finish | Failure) -> Finish | Failure | None:
         """What the end of an attempt means for the choice: None if it goes on elsewhere."""
         leg = self._legs[place]
         if leg.span is not None and isinstance(end, Failure):
             leg.span.end(end.code.value)
-        self._leave(place)
+        leg.leave()
         if isinstance(end, Finish) and end.kind is FinishKind.CANCELLED:
             end = Failure(FailureCode.UNAVAILABLE, "the worker dropped the request")
         self._judge(leg, end)
@@ -210,17 +137,11 @@ class Relay:
             return end
         if leg.finished_by_length:
             return Finish(FinishKind.LENGTH)
-        if not self._may_move(leg, end):
-            return end
-        worker = await self._another(leg)
-        if worker is None:
-            return end
-        self._count_move(leg, worker, end)
-        self._mailbox.reopen(place)
-        self._send(place, worker)
-        return None
+        if self._given_up is not None:
+            return self._given_up
+        return None if self._goes_on(place, end) else end
 
-    def _judge(self, leg: _Leg, end: Finish | Failure) -> None:
+    def _judge(self, leg: Leg, end: Finish | Failure) -> None:
         if leg.hold is None:
             return
         breaker = leg.hold.worker.breaker
@@ -229,7 +150,7 @@ class Relay:
         elif end.worker_lost or end.code is FailureCode.INTERNAL:
             breaker.failed(self._clock.monotonic_s())
 
-    def _may_move(self, leg: _Leg, failure: Failure) -> bool:
+    def _may_move(self, leg: Leg, failure: Failure) -> bool:
         if failure.worker_lost:
             if leg.is_suspect:
                 log.warning("suspected_of_killing_workers", request=leg.submission.request_id)
@@ -239,25 +160,57 @@ class Relay:
             leg.avoided.add(leg.hold.worker.client.address)
         return leg.attempts < self._registry.moves.most_attempts
 
-    async def _another(self, leg: _Leg) -> Worker | None:
-        """A worker for the rest of the choice; once it has begun, one is waited for."""
-        submission, avoided = leg.submission, leg.avoided
-        give_up_s = self._clock.monotonic_s() + self._registry.moves.wait_s
-        while True:
-            try:
-                return self._registry.pick(
-                    self._model, leg.demand, submission.prompt_ids, submission.tenant_salt, avoided
-                )
-            except NoWorker:
-                if not self._begun or not self._registry.running:
-                    return None
-                if self._clock.monotonic_s() >= give_up_s:
-                    return None
-            await self._clock.sleep(_POLL_S)
-            # One that was lost or full a moment ago may be the only one there will be.
-            avoided = set()
+    def _goes_on(self, place: int, failure: Failure) -> bool:
+        """True if the choice was sent to another worker, or waits for one.
 
-    def _count_move(self, leg: _Leg, worker: Worker, failure: Failure) -> None:
+        Once the request has begun, one is waited for: the client cannot ask again without loss.
+        """
+        leg = self._legs[place]
+        if not self._may_move(leg, failure):
+            return False
+        if self._moved(place, failure, leg.avoided):
+            return True
+        if not self._begun or not self._registry.running:
+            return False
+        # Beside the news: other choices do not wait for this one.
+        self._waits[place] = asyncio.create_task(self._wait_for_worker(place, failure))
+        return True
+
+    async def _wait_for_worker(self, place: int, failure: Failure) -> None:
+        """Send the choice on as soon as a worker can take it; end it where none comes in time."""
+        give_up_s = self._clock.monotonic_s() + self._registry.moves.wait_s
+        try:
+            while self._registry.running and self._clock.monotonic_s() < give_up_s:
+                await self._clock.sleep(_POLL_S)
+                # One that was lost or full a moment ago may be the only one there will be.
+                if self._moved(place, failure, without=()):
+                    return
+        except Exception:
+            log.exception("waiting_for_a_worker_failed")
+        # The loss itself was told of the worker already.
+        self._given_up = replace(failure, worker_lost=False)
+        self._mailbox.reopen(place)
+        self._mailbox.deliver(place, Update(end=self._given_up))
+
+    def _stop_waiting(self, place: int) -> bool:
+        """True if the choice was waiting for a worker."""
+        waiting = self._waits.pop(place, None)
+        return waiting is not None and waiting.cancel()
+
+    def _moved(self, place: int, failure: Failure, without: Collection[str]) -> bool:
+        """True if a worker was there to send the choice to."""
+        leg = self._legs[place]
+        prompt, salt = leg.submission.prompt_ids, leg.submission.tenant_salt
+        try:
+            worker = self._registry.pick(self._model, leg.demand, prompt, salt, without)
+        except NoWorker:
+            return False
+        self._count_move(leg, worker, failure)
+        self._mailbox.reopen(place)
+        self._send(place, worker)
+        return True
+
+    def _count_move(self, leg: Leg, worker: Worker, failure: Failure) -> None:
         metrics = self._record.metrics
         counter = metrics.migrations if leg.received else metrics.retries
         counter.inc()
