@@ -4,13 +4,14 @@ Knows no grammar. Built once per worker, for it takes half a second for 49k toke
 all matchers, which only read it.
 """
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from llguidance import LLTokenizer
+from llguidance import LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 WORD_BITS = 32
@@ -46,7 +47,7 @@ class Vocabulary:
             raise GrammarsUnavailable("the model names no end-of-sequence token")
         try:
             text = file.read_text(encoding="utf-8")
-            tokenizer = LLTokenizer(text, n_vocab=size, eos_token=sorted(end_ids))
+            tokenizer = _tokenizer(text, size, sorted(end_ids))
         except ValueError as error:
             raise GrammarsUnavailable(f"tokenizer.json does not fit: {error}") from error
         return cls(tokenizer, size, frozenset(end_ids))
@@ -67,6 +68,48 @@ class Vocabulary:
     def blank_rows(self, rows: int) -> NDArray[np.int32]:
         """Rows that allow everything. int32 [rows, words]."""
         return np.full((rows, self.words), -1, np.int32)
+
+
+def _tokenizer(text: str, size: int, end_ids: list[int]) -> LLTokenizer:
+    """The library's tokenizer, with control tokens that no text is spelled by.
+
+    Where a grammar leaves one text only, the library allows just the tokens that its tokenizer
+    makes of it, which for a text like `<|im_end|>` is the control token; and that one it then
+    refuses as text. So what it spells texts by here knows no control tokens.
+    """
+    # Slices speed masks up and take long to make; these two make none.
+    whole = LLTokenizer(text, n_vocab=size, eos_token=end_ids, slices=[])
+    control = {token_id for token_id in range(size) if whole.is_special_token(token_id)}
+    fields = json.loads(text)
+    added = fields.get("added_tokens") or []
+    fields["added_tokens"] = [token for token in added if token["id"] not in control]
+    plain = LLTokenizer(json.dumps(fields), n_vocab=size, eos_token=end_ids, slices=[])
+    parts = TokenizerWrapper(_Parts(whole, plain, control, size))
+    return LLTokenizer(parts, n_vocab=size, eos_token=end_ids)
+
+
+class _Parts:
+    """What the library builds a tokenizer from: the bytes of each token, and how text is spelled.
+
+    Args:
+        whole: knows all tokens.
+        plain: spells text.
+        control: ids that are no text.
+        size: number of ids.
+    """
+
+    bos_token_id = None
+
+    def __init__(
+        self, whole: LLTokenizer, plain: LLTokenizer, control: Collection[int], size: int
+    ) -> None:
+        self.eos_token_id = whole.eos_token
+        self.tokens = [whole.decode_bytes([token_id]) for token_id in range(size)]
+        self.special_token_ids = sorted(control)
+        self._plain = plain
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._plain.tokenize_bytes(text)
 
 
 def allows(row: NDArray[np.int32], token_id: int) -> bool:

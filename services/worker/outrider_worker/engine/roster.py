@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outrider_worker.engine.commit import Commit, end_ids
-from outrider_worker.engine.constraint import ConstraintFailed
+from outrider_worker.engine.constraint import ConstraintFailed, ConstraintViolated
 from outrider_worker.engine.drafting import Drafting
 from outrider_worker.engine.inbox import Cancel, Command, DropOwner, EndAll, Submit
 from outrider_worker.engine.pages import PageAccount
@@ -165,7 +165,9 @@ class Roster:
             return None
         try:
             request.constraint.advance(token_ids)
-        except ConstraintFailed as failure:
+        except (ConstraintFailed, ConstraintViolated) as failure:
+            # Violated though every row was masked: the grammar's mask and its rules disagree, which
+            # must cost nobody else anything.
             return Failure(FailureCode.INVALID, str(failure), "grammar")
         return None
 

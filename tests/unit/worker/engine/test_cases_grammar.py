@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outrider_worker.engine.constraint import Constraint, ConstraintFailed
+from outrider_worker.engine.constraint import Constraint, ConstraintFailed, ConstraintViolated
 from outrider_worker.engine.types import (
     Failure,
     FailureCode,
@@ -88,9 +88,12 @@ def test_illegal_drafts_on_the_device(offset: int) -> None:
 
 
 class FailsAfter:
-    """A constraint that cannot be followed once `tokens` tokens are committed (a Constraint)."""
+    """A constraint that cannot be followed once `tokens` tokens are committed (a Constraint).
 
-    def __init__(self, inner: Constraint, tokens: int, *, on_advance: bool) -> None:
+    `on_advance`: what advancing raises then; None: masks fail.
+    """
+
+    def __init__(self, inner: Constraint, tokens: int, on_advance: type[Exception] | None) -> None:
         self._inner = inner
         self._left = tokens
         self._on_advance = on_advance
@@ -100,29 +103,29 @@ class FailsAfter:
         return self._inner.finished
 
     def masks(self, drafts: Sequence[int]) -> NDArray[np.int32]:
-        if self._left <= 0 and not self._on_advance:
+        if self._left <= 0 and self._on_advance is None:
             raise ConstraintFailed("too complex here")
         return self._inner.masks(drafts)
 
     def advance(self, token_ids: Sequence[int]) -> None:
         self._left -= len(token_ids)
-        if self._left <= 0 and self._on_advance:
-            raise ConstraintFailed("too complex here")
+        if self._left <= 0 and self._on_advance is not None:
+            raise self._on_advance("too complex here")
         self._inner.advance(token_ids)
 
 
-@pytest.mark.parametrize("on_advance", [False, True])
+@pytest.mark.parametrize("on_advance", [None, ConstraintFailed, ConstraintViolated])
 @pytest.mark.parametrize("tokens", [0, 1, 6, 20])
 @pytest.mark.parametrize("way", [Way("list", 3), Way("device-scripted", 3, "ahead")])
 def test_a_grammar_that_fails_ends_its_own_request_alone(
-    way: Way, tokens: int, on_advance: bool
+    way: Way, tokens: int, on_advance: type[Exception] | None
 ) -> None:
     """At the first token too, and whether or not another one of the batch follows a grammar."""
     failing = _nested()
     assert failing.grammar is not None
     for others in ([], [ask("greedy", 1)], [ask("json", 2), ask("temperature", 3)]):
         with opened(way, [failing, *others]) as bench:
-            broken = FailsAfter(begin(failing.grammar), tokens, on_advance=on_advance)
+            broken = FailsAfter(begin(failing.grammar), tokens, on_advance)
             answer = bench.submit(failing, broken)
             kept = [submit(bench, spec) for spec in others]
             bench.run()
