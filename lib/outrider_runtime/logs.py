@@ -3,6 +3,7 @@
 Every line carries the service's name and, inside a request, its id (`bind_request`).
 """
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator
@@ -55,8 +56,14 @@ def configure_logs(service: str, level: str = "info", log_format: str = "json") 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
     for noisy in ("uvicorn.access", "httpx", "httpx2", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """gRPC takes calls that a stopping server cancels for failures; they would bury real ones."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from outrider_runtime.settings import ConfigurationError, ServiceSettings
 
 Value = str | int | float | bool
+# Also how long a process that ends waits for a collector that does not answer.
+_EXPORT_LIMIT_S = 2
 
 
 class Span(Protocol):
@@ -131,6 +133,6 @@ def tracer_for(service: str, settings: ServiceSettings) -> Tracer:
         text = f"OUTRIDER_TRACE_ENDPOINT needs the extra `observe` ({error.name} is missing)"
         raise ConfigurationError(text) from error
     provider = TracerProvider(resource=Resource.create({"service.name": f"outrider-{service}"}))
-    exporter = OTLPSpanExporter(settings.trace_endpoint)
+    exporter = OTLPSpanExporter(settings.trace_endpoint, timeout=_EXPORT_LIMIT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return OtelTracer(provider)

@@ -73,3 +73,14 @@ def test_the_level_and_the_console_form(capsys: pytest.CaptureFixture[str]) -> N
     assert "unheard" not in shown
     assert "heard" in shown
     assert "rows=3" in shown
+
+
+def test_calls_that_a_stopping_server_cancels_are_no_failures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_logs("worker")
+    library = logging.getLogger("grpc._cython.cygrpc")
+    for error in (asyncio.CancelledError(), ValueError("broken")):
+        library.error("raised by a method", exc_info=error)
+    [line] = lines(capsys)
+    assert "broken" in line["exception"]

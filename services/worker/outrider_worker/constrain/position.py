@@ -59,12 +59,16 @@ class Position:
             raise ConstraintViolated(f"token {token_id} is not allowed by the grammar")
 
     def back(self, steps: int) -> None:
-        """Take back the last steps; only for grammars that can (`CompiledGrammar.rewinds`)."""
+        """Take back the last steps; only for grammars that can (`CompiledGrammar.rewinds`).
+
+        Raises:
+            ConstraintFailed: it did not work all the same.
+        """
         end_steps = min(steps, self._end_steps)
         self._end_steps -= end_steps
         text_steps = steps - end_steps
         if text_steps and not self._matcher.rollback(text_steps):
-            raise RuntimeError(f"the grammar could not go back: {error_text(self._matcher)}")
+            raise ConstraintFailed(f"the grammar could not go back: {error_text(self._matcher)}")
 
     def _is_end(self, token_id: int) -> bool:
         ends = token_id in self._vocabulary.end_ids
