@@ -65,7 +65,8 @@ def tls_files(settings: ServiceSettings) -> TlsFiles | None:
     """The files that a service's settings name; None where TLS is not asked for.
 
     Raises:
-        ConfigurationError: a certificate without an authority, or half of a pair.
+        ConfigurationError: a certificate without an authority, half of a pair, or a file that
+            cannot be read: told at the start, not at the first call.
     """
     ca, cert, key = settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file
     if (cert is None) is not (key is None):
@@ -74,11 +75,16 @@ def tls_files(settings: ServiceSettings) -> TlsFiles | None:
         if cert is not None:
             raise ConfigurationError("OUTRIDER_TLS_CERT_FILE needs OUTRIDER_TLS_CA_FILE")
         return None
+    for path in filter(None, (ca, cert, key)):
+        _read(path)
     return TlsFiles(ca, cert, key, settings.tls_server_name)
 
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    if b"-----BEGIN" not in content:
+        raise ConfigurationError(f"{path} is no PEM file")
+    return content

@@ -83,7 +83,8 @@ def test_half_of_the_files_is_a_mistake_that_stops_the_start(
         tls_files(RouterSettings(**of_services(files, tls_ca_file=None)))
     with pytest.raises(ConfigurationError, match="HTTPS needs"):
         RouterSettings(http_tls_cert_file=files.cert).https()
-    missing = tls_files(RouterSettings(**of_services(files, tls_ca_file=tmp_path / "none.pem")))
-    assert missing is not None
     with pytest.raises(ConfigurationError, match=r"none\.pem"):
-        missing.channel_credentials()
+        tls_files(RouterSettings(**of_services(files, tls_ca_file=tmp_path / "none.pem")))
+    (tmp_path / "words").write_text("no certificate")
+    with pytest.raises(ConfigurationError, match="no PEM file"):
+        tls_files(RouterSettings(**of_services(files, tls_key_file=tmp_path / "words")))
