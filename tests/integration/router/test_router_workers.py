@@ -279,7 +279,7 @@ async def test_workers_come_and_go_with_the_addresses_of_a_name(
         await until(lambda: first.active, 3, "the first has it")
         found.clear()
         found.add(second.address)
-        workers = router.state.registry.workers
+        workers = router.state.registry._fleet.workers
         await until(
             lambda: second.address in workers and not workers[second.address].trouble, 5, ""
         )

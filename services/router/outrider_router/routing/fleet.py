@@ -1,19 +1,23 @@
 """The router's workers, one by one: connections, what this router has there, and their breakers.
 
 Workers come and go with discovery. One that is gone gets nothing new and is let go once its last
-choice has ended. Knows no models and makes no choice.
+choice has ended. Addresses are where they are found, lives (incarnations) tell them apart: one with
+two addresses is one worker. Knows no models and makes no choice.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from outrider_router.routing.breaker import Breaker
 from outrider_router.routing.discovery import Discovery
 from outrider_router.routing.policy import Candidate, Demand
 from outrider_router.worker_client import WorkerClient
+from outrider_runtime.clock import Clock
 from outrider_runtime.logs import get_logger
+from outrider_runtime.supervision import keep_going
 
 log = get_logger(__name__)
 
@@ -28,6 +32,12 @@ class Worker:
     kv_tokens: int = 0
     leaving: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its life, whatever addresses lead to it; the address until it has described itself."""
+        status = self.client.status
+        return status.incarnation if status else self.client.address
 
     @property
     def trouble(self) -> str | None:
@@ -69,12 +79,16 @@ class Hold:
 
 
 class Fleet:
-    """All workers.
+    """All workers; iterating gives each of them once.
+
+    Attributes:
+        workers: what was found, by address.
 
     Args:
         discovery: says which there are.
         connect: makes the client of an address.
         forget: called with the address of a worker that was let go.
+        clock: where time comes from.
     """
 
     def __init__(
@@ -82,29 +96,37 @@ class Fleet:
         discovery: Discovery,
         connect: Callable[[str], WorkerClient],
         forget: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self._discovery = discovery
         self._connect = connect
         self._forget = forget
+        self._clock = clock
         self._following: asyncio.Task[None] | None = None
         self._running = False
         self.workers: dict[str, Worker] = {}
         self._sync(discovery.fixed)
 
     def __iter__(self) -> Iterator[Worker]:
-        return iter(self.workers.values())
+        chosen: dict[str, Worker] = {}
+        for worker in self.workers.values():
+            twin = chosen.get(worker.name)
+            if twin is None or (twin.trouble and not worker.trouble):
+                chosen[worker.name] = worker
+        return iter(chosen.values())
 
     def start(self) -> None:
         """Begin to connect."""
         self._running = True
-        for worker in self:
+        for worker in self.workers.values():
             worker.task = asyncio.create_task(worker.client.run())
-        self._following = asyncio.create_task(self._discovery.follow(self._sync))
+        follow = partial(self._discovery.follow, self._sync)
+        self._following = keep_going("discovery", follow, self._clock)
 
     async def stop(self) -> None:
         """Disconnect; choices still on a worker fail."""
         self._running = False
-        tasks: list[asyncio.Task[Any]] = [w.task for w in self if w.task]
+        tasks: list[asyncio.Task[Any]] = [w.task for w in self.workers.values() if w.task]
         tasks += [self._following] if self._following else []
         for task in tasks:
             task.cancel()

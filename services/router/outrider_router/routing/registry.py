@@ -89,12 +89,13 @@ class Registry:
             discovery,
             lambda address: WorkerClient(address, token, clock, self._prepare, tls),
             lambda address: self._prefixes.forget({address}),
+            clock,
         )
 
     @property
     def workers(self) -> dict[str, Worker]:
-        """Those there are now, by address."""
-        return self._fleet.workers
+        """Those there are now, by one address of each."""
+        return {worker.client.address: worker for worker in self._fleet}
 
     @property
     def running(self) -> bool:
@@ -113,13 +114,15 @@ class Registry:
         await asyncio.gather(*self._texts.values(), return_exceptions=True)
 
     def trouble(self) -> str | None:
-        """Why no request can be served; None if one can."""
-        troubles = {worker.client.address: worker.trouble for worker in self._fleet}
+        """Why no request can be served, in words fit for clients; None if one can."""
+        troubles = [worker.trouble for worker in self._fleet]
         if not troubles:
             return "no workers are known"
-        if None in troubles.values():
+        if None in troubles:
             return None
-        return "no worker is ready: " + "; ".join(f"{a}: {why}" for a, why in troubles.items())
+        found = Counter(troubles).most_common()
+        reasons = (f"{count} of {len(troubles)}: {why}" for why, count in found)
+        return f"no worker is ready: {'; '.join(reasons)}"
 
     def models(self) -> list[ServedModel]:
         """Models with a ready worker, by name."""
@@ -181,7 +184,7 @@ class Registry:
         candidates = [w.candidate(known.get(w.client.address, 0)) for w in able]
         address = self._picker.choose(candidates, demand, self._turn).address
         self._prefixes.learn(prompt_ids, salt, address)
-        worker = self.workers[address]
+        worker = self._fleet.workers[address]
         worker.breaker.sent(now_s)
         return worker
 
@@ -205,7 +208,7 @@ class Registry:
 
         Each worker speaks every second, of what it serves or at most of what it is about to serve.
         """
-        while len(self._texts) > 2 * len(self.workers):
+        while len(self._texts) > 2 * len(self._fleet.workers):
             self._texts.popitem(last=False)[1].cancel()
 
     async def _load(self, model: str, fetch: Fetch) -> ModelText:

@@ -14,16 +14,8 @@ import grpc
 
 from outrider_router.text.model_text import TextAssets
 from outrider_router.types import Failure, FailureCode, Submission, Update, WorkerStatus
-from outrider_router.worker_client.wire import (
-    Key,
-    Outgoing,
-    WorkerWire,
-    cancel_message,
-    incarnation_of,
-    news_of,
-    ping_message,
-    submit_message,
-)
+from outrider_router.worker_client.send_line import SendLine
+from outrider_router.worker_client.wire import Key, WorkerWire, incarnation_of, news_of
 from outrider_runtime.clock import Clock
 from outrider_runtime.heartbeat import Heartbeat, ReconnectBackoff
 from outrider_runtime.logs import get_logger
@@ -32,6 +24,7 @@ from outrider_runtime.tls import TlsFiles
 
 _DESCRIBE_INTERVAL_S = 1.0
 _TICK_S = 0.25
+_AWAY = "the worker is not connected"
 
 log = get_logger(__name__)
 
@@ -73,8 +66,9 @@ class WorkerClient:
         self._status: WorkerStatus | None = None
         self._described_s = clock.monotonic_s()
         self._lost_because = "not connected yet"
+        self._told_because = _AWAY
         self._serving = True
-        self._outgoing: asyncio.Queue[Outgoing] | None = None
+        self._line: SendLine | None = None
         self._takers: dict[Key, Take] = {}
 
     @property
@@ -84,9 +78,12 @@ class WorkerClient:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing may be sent to the worker; None if it is ready."""
-        if self._outgoing is None or self._status is None:
-            return self._lost_because
+        """Why nothing may be sent to the worker, in words fit for clients; None if it is ready.
+
+        What gRPC says of it is in the log: it names addresses.
+        """
+        if self._line is None or self._status is None:
+            return self._told_because
         if not self._serving:
             return "the worker is draining"
         if not self._status.ready:
@@ -102,17 +99,16 @@ class WorkerClient:
 
     def send(self, submission: Submission, take: Take) -> None:
         """Send one choice; `take` gets its news up to its end, and nothing after `drop`."""
-        if self._outgoing is None:
-            reason = f"the worker is not connected: {self._lost_because}"
-            take(Update(end=Failure(FailureCode.UNAVAILABLE, reason)))
+        if self._line is None:
+            take(Update(end=Failure(FailureCode.UNAVAILABLE, self._told_because)))
             return
         self._takers[submission.key] = take
-        self._outgoing.put_nowait(submit_message(submission))
+        self._line.submit(submission)
 
     def drop(self, submission: Submission) -> None:
         """Take no more news of a choice; the worker drops it if it has not ended it."""
-        if self._takers.pop(submission.key, None) and self._outgoing is not None:
-            self._outgoing.put_nowait(cancel_message(submission))
+        if self._takers.pop(submission.key, None) and self._line is not None:
+            self._line.cancel(submission)
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -120,7 +116,7 @@ class WorkerClient:
         try:
             while True:
                 reason = await self._one_connection(backoff)
-                if self._outgoing is not None:
+                if self._line is not None:
                     log.warning("worker_lost", worker=self.address, reason=reason)
                 elif reason != self._lost_because:
                     log.info("worker_awaited", worker=self.address, reason=reason)
@@ -142,8 +138,10 @@ class WorkerClient:
                     tasks.create_task(self._follow_health(wire))
         except* (grpc.aio.AioRpcError, LinkLost) as errors:
             reasons = [_reason(error) for error in errors.exceptions]
+            self._told_because = _told(errors.exceptions[0])
         except* Exception as errors:
             reasons = [_reason(error) for error in errors.exceptions]
+            self._told_because = _told(errors.exceptions[0])
             # Tried again every few seconds; the same trace each time would only fill the log.
             if "; ".join(reasons) != self._lost_because:
                 log.exception("worker_link_failed", worker=self.address)
@@ -168,27 +166,32 @@ class WorkerClient:
     async def _follow_health(self, wire: WorkerWire) -> None:
         """A worker that drains says so here first, before its next description."""
         self._serving = True
-        try:
-            async for self._serving in wire.health():
-                pass
-        except grpc.aio.AioRpcError as error:
-            log.info("health_failed", worker=self.address, reason=error.details())
+        told = None
+        while True:
+            try:
+                async for self._serving in wire.health():
+                    told = None
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not told:
+                    log.info("health_failed", worker=self.address, reason=error.details())
+                told = error.code()
+            await self._clock.sleep(_DESCRIBE_INTERVAL_S)
 
     async def _attach(self, wire: WorkerWire, backoff: ReconnectBackoff) -> None:
         """Run the stream until it is lost; never returns normally."""
-        outgoing: asyncio.Queue[Outgoing] = asyncio.Queue()
+        line = SendLine()
         heartbeat = Heartbeat(self._clock.monotonic_s())
         incarnation = self._status.incarnation if self._status else ""
         drafters = self._status.drafters if self._status else ()
-        call = wire.attach(outgoing)
-        watch = asyncio.create_task(self._beat(heartbeat, outgoing))
+        call = wire.attach(line.messages())
+        watch = asyncio.create_task(self._beat(heartbeat, line))
         watch.add_done_callback(lambda _: call.cancel())
         try:
             async for response in call:
                 heartbeat.heard(self._clock.monotonic_s())
-                if self._outgoing is None:
+                if self._line is None:
                     # The first sign of life: from here on requests can be sent.
-                    self._outgoing = outgoing
+                    self._line = line
                     backoff.reset()
                     log.info("worker_attached", worker=self.address)
                 if incarnation_of(response) not in ("", incarnation):
@@ -201,9 +204,10 @@ class WorkerClient:
                 raise LinkLost("no sign of life from the worker") from None
             raise
         finally:
+            line.close()
             watch.cancel()
 
-    async def _beat(self, heartbeat: Heartbeat, outgoing: asyncio.Queue[Outgoing]) -> None:
+    async def _beat(self, heartbeat: Heartbeat, line: SendLine) -> None:
         """Send signs of life; returns once the worker has given none for too long."""
         last_s = self._clock.monotonic_s()
         while True:
@@ -215,7 +219,7 @@ class WorkerClient:
                 return
             sequence = heartbeat.due(now_s)
             if sequence is not None:
-                outgoing.put_nowait(ping_message(sequence))
+                line.ping(sequence)
             last_s = now_s
             await self._clock.sleep(_TICK_S)
 
@@ -229,12 +233,18 @@ class WorkerClient:
 
     def _lose(self, reason: str, told: str) -> None:
         """Nothing can be sent any more; whoever waits is told so, without the wire's own words."""
-        self._outgoing = None
+        self._line = None
         self._lost_because = reason
         lost, self._takers = self._takers, {}
         failure = Failure(FailureCode.UNAVAILABLE, told, worker_lost=True)
         for take in lost.values():
             take(Update(end=failure))
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{_AWAY} ({error.code().name})"
+    return str(error)
 
 
 def _reason(error: BaseException) -> str:

@@ -3,7 +3,6 @@
 Knows field names and enumerations; knows nothing of connections, requests in flight or text.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -105,16 +104,11 @@ class WorkerWire:
             yield response.status == health_pb2.HealthCheckResponse.SERVING
 
     def attach(
-        self, outgoing: asyncio.Queue[Outgoing]
+        self, outgoing: AsyncIterator[Outgoing]
     ) -> grpc.aio.StreamStreamCall[Outgoing, worker_pb2.AttachResponse]:
-        """Open the stream; what is put into `outgoing` is sent in order."""
+        """Open the stream; a message is asked for when the one before it is on its way."""
         stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
-        return stub.Attach(_forever(outgoing), metadata=token_metadata(self.token))
-
-
-async def _forever(outgoing: asyncio.Queue[Outgoing]) -> AsyncIterator[Outgoing]:
-    while True:
-        yield await outgoing.get()
+        return stub.Attach(outgoing, metadata=token_metadata(self.token))
 
 
 def submit_message(submission: Submission) -> Outgoing:
