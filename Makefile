@@ -51,14 +51,15 @@ $(DEPLOY_STAMP): $(STAMP)
 	@touch $@
 
 # The pages in a real Chromium, which is installed where it is missing; pictures in artefacts/browser.
+# Files are shared out by their number of tests, the largest first.
 BROWSER_TESTS ?= browser
 test-browser: $(BROWSER_STAMP)
 	@scripts/ensure-chromium.sh
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) \
-	  --no-loadscope-reorder -m "$(BROWSER_TESTS)" tests/browser $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -p no:schemathesis \
+	  -m "$(BROWSER_TESTS)" tests/browser $(ARGS)
 
-# The same without whole stacks, in under a minute.
-check-browser: BROWSER_TESTS = browser and not e2e
+# The same without whole stacks and without variants, in under a minute.
+check-browser: BROWSER_TESTS = browser and not e2e and not long
 check-browser: test-browser
 
 $(BROWSER_STAMP): $(STAMP)

@@ -27,9 +27,15 @@ fi
 
 [ $fetched = yes ] || exit 1
 export OUTRIDER_TEST_STRICT=1
+# Before the rest, which may have no network but its own.
+$python -m pytest -m index tests/deploy
 pytest=($python -m pytest -m "deploy or live or containers" tests/deploy "$@")
+# The worker's other target, under a version of its own. Without a registry it gets the machine's own
+# build of torch: all else of it is as for GPUs.
+gpu_image() { OUTRIDER_VERSION=test OUTRIDER_MODEL=none "$@"; }
 if docker info >/dev/null 2>&1; then
   docker compose -f docker-compose.yml -f deploy/compose/offline.yml build
+  gpu_image docker compose -f docker-compose.yml -f deploy/compose/gpu.yml build worker-1
   exec "${pytest[@]}"
 fi
 if ! command -v dockerd >/dev/null || ! command -v debootstrap >/dev/null; then
@@ -38,7 +44,13 @@ if ! command -v dockerd >/dev/null || ! command -v debootstrap >/dev/null; then
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends docker.io debootstrap iptables iproute2 >/dev/null
 fi
+# A run that was interrupted may have left containers, which an engine starts again with itself.
+deploy/closed/engine.sh build "$cache/engine" sh -c \
+  "docker ps --all --quiet --filter label=com.docker.compose.project=outrider-test \
+     | xargs --no-run-if-empty docker rm --force" >/dev/null
 deploy/closed/engine.sh build "$cache/engine" deploy/closed/build.sh "$cache"
+gpu_image deploy/closed/engine.sh build "$cache/engine" \
+  deploy/closed/build.sh "$cache" gpu.yml worker-1
 # Of layers that no image has any more, as many stay as the next build may want.
 deploy/closed/engine.sh build "$cache/engine" sh -c \
   "docker image prune --force && docker builder prune --force --keep-storage 6GB" >/dev/null

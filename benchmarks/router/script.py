@@ -4,6 +4,7 @@ A request's seed is the time between two of its tokens in milliseconds, so that 
 every case; the first token comes at once. Seed 0 stands for as fast as the reader reads.
 """
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +21,22 @@ TEXT = (
     "wrote the names into his book: “Mérope”, 14 tons; “Albatros”, 9 tons. By noon the wind had "
     "turned to the north-west, and nobody in the village spoke of anything else.\n"
 )
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What a scripted server is told on its command line."""
+
+    folder: Path
+    port: int
+
+    @classmethod
+    def parsed(cls, about: str) -> "ServerOptions":
+        """From `--folder FOLDER --port PORT`; `about`: the module's docstring."""
+        parser = argparse.ArgumentParser(description=about.splitlines()[0])
+        parser.add_argument("--folder", type=Path, required=True, help="of the model's files")
+        parser.add_argument("--port", type=int, required=True)
+        return cls(**vars(parser.parse_args()))
 
 
 def tokens_of(folder: Path) -> tuple[list[int], list[str]]:

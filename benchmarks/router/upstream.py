@@ -6,7 +6,6 @@ Plays the script over plain HTTP with one event, and one write, per token. As li
 that what is measured is the gateway: events are bytes made once, requests are read by httptools.
 """
 
-import argparse
 import asyncio
 import json
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 import httptools
 import uvloop
 
-from benchmarks.router.script import MODEL, Part, Rounds, tokens_of
+from benchmarks.router.script import MODEL, Part, Rounds, ServerOptions, tokens_of
 from outrider_runtime.lifecycle import stop_event
 
 _PATHS = ("/v1/chat/completions", "/chat/completions")
@@ -170,19 +169,15 @@ def _event(value: dict[str, Any]) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-async def _serve(folder: Path, port: int) -> None:
-    script, rounds = Script(folder), dict[int, Rounds[_Answer]]()
+async def _serve(options: ServerOptions) -> None:
+    script, rounds = Script(options.folder), dict[int, Rounds[_Answer]]()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: _Connection(script, rounds), "127.0.0.1", port, backlog=2048
+        lambda: _Connection(script, rounds), "127.0.0.1", options.port, backlog=2048
     )
     async with server:
         await stop_event().wait()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    options = parser.parse_args()
-    uvloop.run(_serve(options.folder, options.port))
+    uvloop.run(_serve(ServerOptions.parsed(__doc__)))

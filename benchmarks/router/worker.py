@@ -5,7 +5,6 @@
 As a real one it sends one message per round with news of all choices.
 """
 
-import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.router.script import MODEL, Part, Rounds, tokens_of
+from benchmarks.router.script import MODEL, Part, Rounds, ServerOptions, tokens_of
 from outrider.common.v1 import common_pb2 as common
 from outrider.worker.v1 import worker_pb2 as wire
 from outrider.worker.v1 import worker_pb2_grpc as wire_grpc
@@ -137,11 +136,11 @@ class ScriptedWorker(wire_grpc.WorkerServiceServicer):
             yield wire.AssetsResponse(chunk=content[at : at + _CHUNK_BYTES])
 
 
-async def _serve(folder: Path, port: int) -> None:
-    worker = ScriptedWorker(folder)
+async def _serve(options: ServerOptions) -> None:
+    worker = ScriptedWorker(options.folder)
     server = await start_server(
         "127.0.0.1",
-        port,
+        options.port,
         None,
         lambda server: wire_grpc.add_WorkerServiceServicer_to_server(worker, server),
         ["outrider.worker.v1.WorkerService"],
@@ -152,8 +151,4 @@ async def _serve(folder: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    options = parser.parse_args()
-    asyncio.run(_serve(options.folder, options.port))
+    asyncio.run(_serve(ServerOptions.parsed(__doc__)))

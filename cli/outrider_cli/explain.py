@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from outrider_cli.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:7071"
+_ELSEWHERE = "give the address of its HTTP port with --url"
 _LIMIT_S = 10.0
 _MOST_ANSWER_BYTES = 16 << 20
 _COLUMNS = ("", "d", "V", "rows", "accepted", "T ms", "E ms", "D ms", "c ms", "tokens/s", "vs off")
@@ -39,7 +40,7 @@ def fetch_json(url: str, path: str, token: str | None) -> dict[str, Any]:
     parts = urlsplit(url if "//" in url else f"http://{url}")
     kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
     if parts.scheme not in kinds or not parts.hostname:
-        raise CommandError(f"{url!r} is no address of a planner: try {DEFAULT_URL}")
+        raise CommandError(f"{url!r} is no address of a planner: try --url {DEFAULT_URL}")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with closing(
@@ -49,7 +50,7 @@ def fetch_json(url: str, path: str, token: str | None) -> dict[str, Any]:
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_ANSWER_BYTES)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise CommandError(f"no planner answers at {url}: {error}") from error
+        raise CommandError(f"no planner answers at {url} ({error}); {_ELSEWHERE}") from error
     return _object(url, status, body)
 
 
@@ -163,7 +164,7 @@ def _object(url: str, status: int, body: bytes) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise CommandError(f"what answers at {url} is no planner (status {status})")
+        raise CommandError(f"what answers at {url} is no planner (status {status}); {_ELSEWHERE}")
     if status != 200:
         message = found.get("error", {}).get("message", f"status {status}")
         hint = "; set OUTRIDER_TOKEN" if status == 401 else ""

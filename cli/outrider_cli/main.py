@@ -176,7 +176,9 @@ def explain(
         int | None, typer.Option(help="Requests decoding; the present number by default.", min=1)
     ] = None,
     worker: Annotated[str | None, typer.Option(help="The worker's incarnation.")] = None,
-    url: Annotated[str, typer.Option(help="The planner's HTTP address.")] = DEFAULT_URL,
+    url: Annotated[
+        str, typer.Option(help="The planner's HTTP port: OUTRIDER_PLANNER_HTTP_PORT of its host.")
+    ] = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="The planner's answer itself.")] = False,
 ) -> None:
     """Show why a worker is planned as it is; where a token is needed: OUTRIDER_TOKEN."""

@@ -13,7 +13,9 @@ LOOPBACK = "127.0.0.1"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _POLICY = re.compile(r"two_stage|lightspec|dspark|off|static:\d+|table:\S+")
 _POLICY_GROUP = "outrider.policies"
-_DRAFTER = re.compile(r"ngram|suffix|suffix-shared|predicted|head|mtp|none|draft:.+")
+_DRAFTER = re.compile(r"ngram|suffix|suffix-shared|predicted|head|mtp|none")
+_DRAFT_MODEL = re.compile(r"draft:.+")
+_ONLY_A_PATH = re.compile(r"[./~]|.*\.gguf$|.*/.*/")  # and no id of the hub
 _DRAFTER_GROUP = "outrider.drafters"
 
 
@@ -92,12 +94,26 @@ def local_model(model: str) -> Path:
 
 
 def _check_drafters(drafters: str) -> None:
-    """Raises CommandError for a name that is none: no known one, no plug-in's, no folder."""
+    """Raises CommandError for a list that no worker takes, or a name that stands for nothing."""
+    names = [name.strip() for name in drafters.split(",")]
+    if not all(names):
+        raise CommandError(f"--drafter {drafters!r} lacks a name: 'none' stands for no drafter")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise CommandError(f"--drafter {drafters!r} names {', '.join(sorted(twice))} twice")
+    if "none" in names and len(names) > 1:
+        raise CommandError(f"--drafter {drafters!r}: 'none' stands alone")
     installed = {point.name for point in entry_points(group=_DRAFTER_GROUP)}
-    for name in filter(None, (name.strip() for name in drafters.split(","))):
-        known = _DRAFTER.fullmatch(name) or name in installed
-        if not known and not Path(name).expanduser().exists():
-            raise CommandError(
-                f"unknown drafter {name!r}: give ngram, suffix, suffix-shared, predicted, head,"
-                " mtp, draft:MODEL, none, a plug-in's name or the folder of a trained one"
-            )
+    for name in names:
+        _check_drafter(name, name in installed)
+
+
+def _check_drafter(name: str, installed: bool) -> None:
+    if _DRAFT_MODEL.fullmatch(name):
+        model = name.removeprefix("draft:")
+        if Path(model).expanduser().exists() or _ONLY_A_PATH.match(model):
+            local_model(model)
+    elif not _DRAFTER.fullmatch(name) and not installed and not Path(name).expanduser().exists():
+        raise CommandError(
+            f"unknown drafter {name!r}: give ngram, suffix, suffix-shared, predicted, head,"
+            " mtp, draft:MODEL, none, a plug-in's name or the folder of a trained one"
+        )

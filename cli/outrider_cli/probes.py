@@ -2,14 +2,13 @@
 
 import asyncio
 import http.client
-import json
 import socket
 import ssl
 from collections.abc import Iterable
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from outrider_cli.errors import CommandError
 from outrider_cli.stack import ChildSpec, Port
@@ -55,18 +54,16 @@ async def http_ok(port: Port, path: str) -> bool:
     return (await http_get(port, path))[0] == 200
 
 
-async def http_json(port: Port, path: str) -> Any:
-    """The JSON body of `GET path`, or None where there is none."""
-    status, body = await http_get(port, path)
-    try:
-        return json.loads(body) if status == 200 else None
-    except ValueError:
-        return None
-
-
 async def http_get(port: Port, path: str) -> tuple[int, bytes]:
     """Status and body; status 0 where nobody answers."""
     return await asyncio.to_thread(_get, port, path)
+
+
+def label_of(series: str, name: str, label: str) -> str | None:
+    """A label of the series of that name in a page of metrics; None where there is none."""
+    families = text_string_to_metric_families(series)
+    samples = (sample for family in families for sample in family.samples)
+    return next((sample.labels[label] for sample in samples if sample.name == name), None)
 
 
 def reachable(host: str) -> str:

@@ -31,17 +31,20 @@ class Console:
         """A function that shows lines of the process `name`."""
         return lambda line: self._line(name, line)
 
-    def ready(self, port: Port, model: str, pages: Mapping[str, str]) -> None:
+    def ready(
+        self, port: Port, model: str, pages: Mapping[str, str], needs_key: bool = False
+    ) -> None:
         """The banner: where to send requests, and one to copy; pages to look at, by what for."""
         url = base_url(port)
         width = max(map(len, pages), default=0) + 1
         looks = "".join(f"  {f'{name}:':<{width}} {page}\n" for name, page in pages.items())
         message = {"role": "user", "content": _QUESTION}
         body = json.dumps({"model": model, "temperature": 0, "messages": [message]})
+        key = '    -H "Authorization: Bearer $key" \\\n' if needs_key else ""
         _write(
             sys.stdout,
             f"\nOutrider is ready: {url}\n\n"
-            f"  curl {url}/chat/completions -H 'Content-Type: application/json' \\\n"
+            f"  curl {url}/chat/completions -H 'Content-Type: application/json' \\\n{key}"
             f"    -d '{body}'\n\n"
             f"{looks}\n"
             "Ctrl-C stops it.\n",

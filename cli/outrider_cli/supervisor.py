@@ -5,13 +5,14 @@ nothing of what the processes do.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from outrider_cli.child import Child, start_child
 from outrider_cli.errors import StackError
-from outrider_cli.probes import grpc_serving, http_json, http_ok
+from outrider_cli.probes import grpc_serving, http_get, http_ok, label_of
 from outrider_cli.report import Console, StateFile, root_url
 from outrider_cli.stack import PLANNER, ROUTER, ChildSpec, Stack
 from outrider_runtime.heartbeat import ReconnectBackoff
@@ -125,8 +126,9 @@ class Supervisor:
 
     async def _announce(self) -> None:
         port = self._stack.router.ports["http"]
-        models = await http_json(port, "/v1/models")
-        name = models["data"][0]["id"] if models and models.get("data") else "default"
+        # With keys set, a router tells only those who show one what is served: 401.
+        status, models = await http_get(port, "/v1/models")
+        name = json.loads(models)["data"][0]["id"] if status == 200 else await self._model()
         planner = self._stack.planner.ports["http"]
         pages = {"try it": (port, "/chat/"), "what is planned, and why": (planner, "/page/")}
         shown = {
@@ -134,7 +136,12 @@ class Supervisor:
             for use, (at, path) in pages.items()
             if await http_ok(at, path)  # pages can be left out by settings
         }
-        self._console.ready(port, name, shown)
+        self._console.ready(port, name, shown, needs_key=status == 401)
+
+    async def _model(self) -> str:
+        """What the first worker serves."""
+        series = await http_get(self._stack.workers[0].ports["metrics"], "/metrics")
+        return label_of(series[1].decode(), "outrider_worker_info", "model") or "MODEL"
 
     def _keep(self, *specs: ChildSpec) -> None:
         for spec in specs:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from outrider_worker.train.run import Training
 
 DEFAULT_KIND = "mtp-eagle"
+_INTERRUPTED = 130
 _DATE = datetime(2026, 1, 1)
 """What templates that print a date are told: the same whenever a run is gone on with."""
 
@@ -44,6 +45,8 @@ class TrainOptions:
 
 def train_drafter(options: TrainOptions) -> None:
     """Runs all stages and says how they go; a run that was stopped is gone on with.
+
+    Ctrl-C ends it with exit code 130 and says so.
 
     Raises:
         CommandError: an unknown kind, no such target, files that cannot be used or are another
@@ -73,6 +76,9 @@ def train_drafter(options: TrainOptions) -> None:
         run.train_drafter(training, target, ChatText(target.folder), typer.echo)
     except faults as error:
         raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        typer.echo("outrider: stopped; the same command goes on from where it was", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 class ChatText:
@@ -147,4 +153,5 @@ def _load(target: str, device: str) -> "LoadedModel":
     from outrider_worker.model.loader import load_model
 
     path = resolve_model(model_for_workers(target))
+    typer.echo(f"loading {target}")
     return load_model(path, torch.float32, device)

@@ -13,7 +13,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
 fi
 packages=ca-certificates
 case $image in python:*) packages+=,python3,python3-venv,python3-pip ;; esac
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | head -n 1)
+mirror=$("$(dirname "$0")/mirror.sh")
 
 # In memory: unpacking a distribution waits for a disk at every file.
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ mount -t tmpfs -o size=2g outrider-base "$work"
 trap 'umount "$work" && rmdir "$work"' EXIT
 root=$work/root
 if ! debootstrap --variant=minbase --include="$packages" "$suite" "$root" \
-  "${mirror:?apt knows no mirror of Debian}" > "$work/log" 2>&1; then
+  "$mirror" > "$work/log" 2>&1; then
   tail -n 20 "$work/log" >&2
   exit 1
 fi

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds every image of deploy/compose/offline.yml where no registry is reached.
-#   build.sh FOLDER      FOLDER keeps the wheel of torch
+# Builds the images of the stack where no registry is reached.
+#   build.sh FOLDER                            those of deploy/compose/offline.yml
+#   build.sh FOLDER gpu.yml [SERVICE…]         those of another overlay, or some of them
+# FOLDER keeps the wheel of torch.
 # What it needs: a container engine that builds on the machine's network (engine.sh build), a mirror of
 # Debian, and a package index. torch is the build that the environment here would install.
 set -euo pipefail
 wheels=$(mkdir -p "${1:?usage: build.sh FOLDER}/wheels" && cd "$1/wheels" && pwd)
+overlay=${2:-offline.yml}
+services=("${@:3}")
 cd "$(dirname "$0")/../.."
 closed=deploy/closed
 python=.venv/bin/python
@@ -27,4 +31,4 @@ trap 'kill $server' EXIT
 
 name=$(basename "$wheel")
 export OUTRIDER_TORCH=http://127.0.0.1:$port/${name//+/%2B} OUTRIDER_BUILD_NETWORK=host
-docker compose -f docker-compose.yml -f deploy/compose/offline.yml build
+docker compose -f docker-compose.yml -f "deploy/compose/$overlay" build "${services[@]}"

@@ -5,6 +5,7 @@
 # They come from packages of a newer Debian, by the mirror that apt here knows. Nothing is installed.
 set -euo pipefail
 mkdir -p "${1:?usage: tools.sh FOLDER}"
+closed=$(cd "$(dirname "$0")" && pwd)
 folder=$(cd "$1" && pwd)
 suite=${OUTRIDER_TOOLS_SUITE:-trixie}
 export PATH=$folder/bin:$PATH
@@ -30,9 +31,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 mkdir -p "$work"/{lists/partial,cache/archives/partial,debs,tree}
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | head -n 1)
+mirror=$("$closed/mirror.sh")
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keys] ${mirror:?apt knows no mirror of Debian} $suite main" > "$work/sources.list"
+echo "deb [signed-by=$keys] $mirror $suite main" > "$work/sources.list"
 apart=(-qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
   -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root)
 apt-get "${apart[@]}" update

@@ -2,7 +2,8 @@
 
 Prompts are of three kinds, since drafts hold differently on each: text to repeat, code to complete,
 questions to talk about. Needs nothing beyond Python. Settings by environment: `LOAD_URL`,
-`LOAD_KEYS_FILE`, `LOAD_CLIENTS`, `LOAD_SECONDS` (0: until stopped).
+`LOAD_KEYS_FILE`, `LOAD_CLIENTS`, `LOAD_SECONDS` (0: until stopped). What came of the requests is
+told on stdout every ten seconds; a stack that is not there, or not ready, is waited for.
 """
 
 import json
@@ -10,10 +11,10 @@ import os
 import random
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 PROMPTS = (
     "Repeat this sentence five times: The river rises in the hills and runs south to the sea.",
@@ -24,6 +25,12 @@ PROMPTS = (
     "What makes a good teacher? Give three reasons.",
 )
 SUMMARY_EVERY_S = 10.0
+REST_S = 1.0
+SILENCE_LIMIT_S = 60.0
+
+
+class NothingServed(Exception):
+    """The stack answers, but no worker has a model ready."""
 
 
 class Load:
@@ -37,15 +44,17 @@ class Load:
         self.stop = threading.Event()
 
     def client(self) -> None:
-        """Requests one after the other; a failed one is followed by a second of rest."""
+        """Requests one after the other; a failed one is followed by a rest."""
         while not self.stop.is_set():
             try:
                 counted = {"answers": 1, "tokens": self._answer()}
-            except (OSError, ValueError, urllib.error.URLError) as error:
-                counted = {f"failed ({type(error).__name__})": 1}
-                self.stop.wait(1.0)
+            # Whatever a stack that starts, ends or is replaced answers with: the load goes on.
+            except Exception as error:
+                counted = {f"failed ({type(error).__name__}: {error})": 1}
             with self._lock:
                 self._counts.update(counted)
+            if "answers" not in counted:
+                self.stop.wait(REST_S)
 
     def _answer(self) -> int:
         """The tokens of one answer, read to its end.
@@ -54,7 +63,7 @@ class Load:
             ValueError: the stream ended with an error or without its last event.
         """
         tokens = 0
-        with urllib.request.urlopen(self._request("/v1/chat/completions", self.body())) as events:
+        with self._open("/v1/chat/completions", self.body()) as events:
             for line in events:
                 text = line.decode().strip().removeprefix("data: ")
                 if text == "[DONE]":
@@ -78,19 +87,28 @@ class Load:
 
     @property
     def model(self) -> str:
-        """The first model served."""
-        with urllib.request.urlopen(self._request("/v1/models")) as answer:
-            return str(json.load(answer)["data"][0]["id"])
+        """The first model served.
 
-    def _request(self, path: str, body: object = None) -> urllib.request.Request:
+        Raises:
+            NothingServed: there is none yet.
+        """
+        with self._open("/v1/models") as answer:
+            models = json.load(answer)["data"]
+        if not models:
+            raise NothingServed("no model is served yet")
+        return str(models[0]["id"])
+
+    def _open(self, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        return urllib.request.Request(self._url + path, data, self._headers)
+        request = urllib.request.Request(self._url + path, data, self._headers)
+        return urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S)
 
     def summary(self) -> str:
         """What came of the requests since the last summary."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
-        return ", ".join(f"{name}: {count}" for name, count in sorted(counts.items())) or "nothing"
+        told = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items())) or "nothing"
+        return told if counts["answers"] else f"waiting for {self._url}; {told}"
 
 
 def main() -> None:

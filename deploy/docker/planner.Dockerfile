@@ -46,5 +46,5 @@ ENV OUTRIDER_PLANNER_GRPC_HOST=0.0.0.0 \
 USER 10001:10001
 EXPOSE 7070 7071
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
-  CMD ["/venv/bin/python", "-IS", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7071/health', timeout=3)"]
+  CMD ["/venv/bin/python", "-m", "outrider_runtime.probe", "http://127.0.0.1:7071/health"]
 ENTRYPOINT ["/venv/bin/python", "-m", "outrider_planner"]

@@ -45,5 +45,5 @@ ENV OUTRIDER_ROUTER_HOST=0.0.0.0
 USER 10001:10001
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
-  CMD ["/venv/bin/python", "-IS", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/ready', timeout=3)"]
+  CMD ["/venv/bin/python", "-m", "outrider_runtime.probe", "http://127.0.0.1:8000/ready"]
 ENTRYPOINT ["/venv/bin/python", "-m", "outrider_router"]

@@ -58,9 +58,13 @@ def _stub(folder: Path) -> Path:
 
 
 def _compile(source: Path, library: Path, include: Path, stubs: Path) -> None:
-    """As Triton itself would, with the header of the Python that will load it."""
+    """As Triton itself would, with the header of the Python that will load it.
+
+    The empty libcuda lends no symbol, so a linker would leave it out unless told otherwise.
+    """
     headers = [f"-I{include}", f"-I{sysconfig.get_paths()['include']}"]
-    linked = [f"-L{stubs}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
+    linker = "-Wl,--no-as-needed,--allow-shlib-undefined"
+    linked = [linker, f"-L{stubs}", "-l:libcuda.so.1"]
     options = ["-O3", "-shared", "-fPIC", "-Wno-psabi", "-o", str(library)]
     subprocess.run(["gcc", str(source), *options, *headers, *linked], check=True)
 

@@ -68,18 +68,21 @@ USER 10001:10001
 EXPOSE 7080 7180
 # Loading, compiling and measuring take minutes the first time.
 HEALTHCHECK --interval=10s --timeout=10s --start-period=20m --retries=3 \
-  CMD ["/venv/bin/python", "-c", "import sys, grpc; from grpc_health.v1.health_pb2 import HealthCheckRequest as Q; from grpc_health.v1.health_pb2_grpc import HealthStub as H; sys.exit(H(grpc.insecure_channel('127.0.0.1:7080')).Check(Q(), timeout=3).status != 1)"]
+  CMD ["/venv/bin/python", "-m", "outrider_runtime.probe", "grpc://127.0.0.1:7080"]
 ENTRYPOINT ["/venv/bin/python", "-m", "outrider_worker"]
 
 FROM worker AS cpu
 ENV OUTRIDER_WORKER_DEVICE=cpu
 
-# Triton wants a C compiler once, for its glue to the driver. It is compiled here and kept.
+# Triton wants a C compiler once, for its glue to the driver. It is compiled here and kept. Not every
+# base image has Python's headers.
 FROM packages AS driver
 COPY deploy/docker/triton_driver.py ./
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && { test -e "$(/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+         || apt-get install --yes --no-install-recommends python3-dev; } \
     && rm -rf /var/lib/apt/lists/*
 RUN /venv/bin/python triton_driver.py --build /driver
 

@@ -16,7 +16,7 @@ from outrider_router.app import build_state
 from outrider_router.metrics_alias import VllmAlias
 from outrider_router.settings import RouterSettings
 from outrider_runtime.metrics import new_registry
-from outrider_worker.live_metrics import add_live_gauges
+from outrider_worker.live_metrics import add_info, add_live_gauges
 from outrider_worker.metrics import WorkerMetrics
 
 _MAX_DRAFT_TOKENS = 8
@@ -53,6 +53,7 @@ def exported_metrics() -> Mapping[str, tuple[Exported, ...]]:
     router = build_state(RouterSettings(workers=("worker:7080",)))
     router.text_threads.shutdown()
     worker = WorkerMetrics(MagicMock(), _MAX_DRAFT_TOKENS)
+    add_info(worker, "worker", "deployment", "model")
     add_live_gauges(worker, *(MagicMock() for _ in range(5)))
     alias = new_registry()
     alias.register(VllmAlias(router.series, router.registry))

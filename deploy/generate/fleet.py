@@ -15,6 +15,16 @@ def _rate(name: str, series: str = "total") -> str:
     return f"sum by (instance) (rate({_WORKER}_{name}_{series}{_CHOSEN}[$__rate_interval]))"
 
 
+def _planned(name: str, shown: str) -> Query:
+    """A gauge that planners have of each worker, by the worker's own instance.
+
+    The most of all planners: one that a worker left shows it for another minute.
+    """
+    info = f"{_WORKER}_info{_CHOSEN}"
+    joined = f"max by (worker) ({_PLANNER}_{name}) * on (worker) group_left (instance) {info}"
+    return Query(joined, shown)
+
+
 OVERVIEW = Row(
     "Overview",
     (
@@ -106,6 +116,29 @@ SPECULATION = Row(
     ),
 )
 
+PLANNED = Row(
+    "As its planner sees each worker",
+    (
+        lines(
+            "Headroom",
+            "Scale out when it is gone.",
+            _planned("headroom_ratio", "{{instance}}"),
+            unit="percentunit",
+        ),
+        lines(
+            "Tokens, predicted and emitted",
+            "Per second. Predicted is for the requests that are there, emitted includes idle time.",
+            _planned("predicted_rate_tokens_per_second", "predicted {{instance}}"),
+            Query(_rate("generation_tokens"), "emitted {{instance}}"),
+        ),
+        lines(
+            "Requests decoding",
+            "At the last report.",
+            _planned("present_requests", "{{instance}}"),
+        ),
+    ),
+)
+
 HEALTH = Row(
     "Health",
     (
@@ -184,17 +217,6 @@ PLANNERS = Row(
             Query(f"{_PLANNER}_decision_log_written_entries", "written {{instance}}"),
             Query(f"{_PLANNER}_decision_log_lost_entries", "lost {{instance}}"),
         ),
-        lines(
-            "Headroom",
-            "By worker; scale out when it is gone.",
-            Query(f"{_PLANNER}_headroom_ratio", "{{worker}}"),
-            unit="percentunit",
-        ),
-        lines(
-            "Predicted rate",
-            "Tokens per second at the present load.",
-            Query(f"{_PLANNER}_predicted_rate_tokens_per_second", "{{worker}}"),
-        ),
     ),
 )
 
@@ -205,6 +227,6 @@ def fleet() -> Json:
         "outrider-fleet",
         "Outrider / Fleet",
         "Every worker, and the planners.",
-        (OVERVIEW, WORK, SPECULATION, HEALTH, PLANNERS),
+        (OVERVIEW, WORK, SPECULATION, PLANNED, HEALTH, PLANNERS),
         variables=(label_variable("instance", "Worker", f"{_WORKER}_ready"),),
     )

@@ -15,12 +15,14 @@ LABELS: Mapping[str, tuple[str, str]] = {
         "API key's `class_label` and whether the request is `greedy` or `sampled`",
         "16: classes after the first 15 are `other`",
     ),
+    "deployment": ("workers that share statistics", "one per worker, set at its start"),
     "draft_length": ("draft tokens planned for a round", "0 to the worker's `MAX_DRAFT`"),
     "drafter": ("the source of drafts", "those that the worker was started with"),
     "field": (
         "a request's field without effect",
         "those that the API lists; any other is `other`",
     ),
+    "model": ("the name clients use", "one per worker, set at its start"),
     "mode": ("how a round was launched", "`ahead`, `late_mask`, `in_step`"),
     "outcome": ("how a request ended", "fixed lists of the router and of the worker"),
     "part": (
@@ -33,7 +35,8 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "result": ("how an exchange with the store ended", "a fixed list of the planner"),
     "rows": ("row bucket of a target forward", "the worker's buckets, up to its `MAX_ROWS`"),
     "worker": (
-        "at the router: the worker's address; at the planner: its incarnation, new at every start",
+        "at the router: the worker's address; at the planner and in `outrider_worker_info`: its"
+        " incarnation, new at every start",
         "one per worker, at most 1024; the planner's go a minute after the worker left",
     ),
     "engine": ("as vLLM's", "`0`"),

@@ -1,22 +1,25 @@
 """HTTP in one place: an address that is bound before anything starts, and a server that is quiet.
 
-Knows no routes. Needs uvicorn, which only services with an HTTP side install; nothing else of this
-library imports this module.
+Knows no routes. Needs uvicorn and httptools, which only services with an HTTP side install; nothing
+else of this library imports this module.
 """
 
-import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
+from outrider_runtime.http_protocol import BoundedProtocol
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_LIMIT_S = 20.0
 _BACKLOG = 2048
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-length: 0\r\nconnection: close\r\n\r\n"
-)
+_KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep unused connections, mostly 60 s: whoever closes first while
+the other one sends a request makes that fail."""
 
 
 def listen(host: str, port: int, send_buffer_bytes: int | None = None) -> socket.socket:
@@ -39,46 +42,31 @@ def listen(host: str, port: int, send_buffer_bytes: int | None = None) -> socket
 
 
 def quiet_server(
-    app: Callable[..., Any], max_head_bytes: int | None = None, **options: Any
+    app: Callable[..., Any],
+    max_head_bytes: int = MAX_HEAD_BYTES,
+    head_limit_s: float = HEAD_LIMIT_S,
+    **options: Any,
 ) -> uvicorn.Server:
     """A server for an ASGI application that sets up no logs and leaves signals to its process.
 
     Args:
         app: the application.
-        max_head_bytes: a request's line and headers, of which an application only hears when they
-            are complete; None for no limit. Needs httptools.
+        max_head_bytes: of a request's line and headers, and of what surrounds a body; an
+            application only hears of those that are complete.
+        head_limit_s: time that a client has for a head, once it has connected or begun one.
         options: of `uvicorn.Config`.
     """
-    if max_head_bytes is not None:
-        options["http"] = _bounded_head(max_head_bytes)
-    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, **options)
+    config = uvicorn.Config(
+        app,
+        http=cast(Any, partial(BoundedProtocol, max_head_bytes, head_limit_s)),
+        ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        **options,
+    )
     return _QuietServer(config)
-
-
-def _bounded_head(limit_bytes: int) -> type[asyncio.Protocol]:
-    """A protocol that ends connections whose request does not get to its body within a limit."""
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    class BoundedHead(HttpToolsProtocol):
-        _head_bytes = 0
-        _in_head = True
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._head_bytes += len(data)
-            if self._in_head and self._head_bytes > limit_bytes and not self.transport.is_closing():
-                self.transport.write(_HEAD_TOO_LARGE)
-                self.transport.close()
-
-        def on_message_begin(self) -> None:
-            self._head_bytes, self._in_head = 0, True
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self._in_head = False
-            super().on_headers_complete()
-
-    return BoundedHead
 
 
 class _QuietServer(uvicorn.Server):

@@ -1,17 +1,10 @@
-"""Prometheus plumbing: a registry per process, text rendering, and a side port to serve it."""
+"""Prometheus plumbing: a registry per process, text rendering, and a histogram of little cost."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client import (
-    CollectorRegistry,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-    start_http_server,
-)
+from prometheus_client import CollectorRegistry, Metric, disable_created_metrics, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
@@ -58,27 +51,3 @@ class LoopHistogram(Collector):
         names = [*map(str, self._bounds), "+Inf"]
         buckets = list(zip(names, accumulate(self._counts), strict=True))
         yield HistogramMetricFamily(self._name, self._documentation, buckets, self._sum)
-
-
-@dataclass(frozen=True)
-class MetricsServer:
-    """A running side port; `close` ends it."""
-
-    port: int
-    close: Callable[[], None]
-
-
-def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
-    """Serve `/metrics` from a daemon thread; port 0 takes a free one.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    server, thread = start_http_server(port, addr=host, registry=registry)
-
-    def close() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)
-
-    return MetricsServer(server.server_port, close)

@@ -10,9 +10,10 @@ import ipaddress
 import json
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -25,6 +26,14 @@ SECRETS_DIR = "OUTRIDER_SECRETS_DIR"
 
 class ConfigurationError(Exception):
     """Settings under which a service must not start; the message says what to change."""
+
+
+def _is_collector(url: str) -> str:
+    """What the exporter can use; of other schemes, or none, it says nothing and sends nothing."""
+    parts = urlsplit(url)
+    if url and not (parts.scheme in ("http", "https") and parts.hostname):
+        raise ValueError(f"must be http:// or https:// with a host and a port, not {url!r}")
+    return url
 
 
 class ServiceSettings(BaseSettings):
@@ -42,7 +51,7 @@ class ServiceSettings(BaseSettings):
         description="Shared secret that every gRPC call between services carries.",
     )
 
-    trace_endpoint: str = Field(
+    trace_endpoint: Annotated[str, AfterValidator(_is_collector)] = Field(
         default="",
         validation_alias=AliasChoices("trace_endpoint", "OUTRIDER_TRACE_ENDPOINT"),
         description="Collector of OpenTelemetry traces (OTLP over gRPC); empty: none are kept.",
@@ -113,6 +122,24 @@ def settings_config(env_prefix: str) -> SettingsConfigDict:
         extra="forbid",
         populate_by_name=True,
     )
+
+
+def comma_separated(value: Any) -> Any:
+    """`a, b`, or a JSON list of texts, as a tuple; other values are left to the validation.
+
+    For fields annotated with `NoDecode` and `BeforeValidator(comma_separated)`.
+
+    Raises:
+        ValueError: what begins like a JSON list is none.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        try:
+            return tuple(json.loads(value))
+        except ValueError as error:
+            raise ValueError(f"{value!r} is no JSON list") from error
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def is_loopback(host: str) -> bool:

@@ -27,9 +27,14 @@ async def test_barriers_are_found(chromium: Chromium, chat_stack: Stack) -> None
     [
         "setTimeout(() => { throw new Error('boom'); })",
         "document.body.setAttribute('onclick', 'alert(1)')",
-        "document.body.innerHTML = 'x'",
-        "fetch('http://127.0.0.1:9/')",
-        "console.warn('hm')",
+        *(
+            pytest.param(fault, marks=pytest.mark.long)
+            for fault in (
+                "document.body.innerHTML = 'x'",
+                "fetch('http://127.0.0.1:9/')",
+                "console.warn('hm')",
+            )
+        ),
     ],
 )
 async def test_complaints_fail_a_test(chromium: Chromium, chat_stack: Stack, fault: str) -> None:

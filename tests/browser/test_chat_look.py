@@ -182,6 +182,7 @@ async def test_it_fits_on_a_phone(chromium: Chromium, stack: Stack) -> None:
         await tab.shoot("chat-phone")
 
 
+@pytest.mark.long
 async def test_the_end_of_a_long_answer_stays_in_sight(chromium: Chromium, stack: Stack) -> None:
     stack.worker.script = drafting(TEXT * 12, 1, 8, stall_after=30)
     async with chromium.tab(chat_of(stack), height=600) as tab:

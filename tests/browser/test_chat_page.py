@@ -117,7 +117,7 @@ async def test_a_setting_out_of_bounds_is_said(chromium: Chromium, stack: Stack)
         assert not stack.worker.submitted
 
 
-@pytest.mark.parametrize("way", ["button", "key"])
+@pytest.mark.parametrize("way", ["button", pytest.param("key", marks=pytest.mark.long)])
 async def test_stop_stops_the_worker(chromium: Chromium, stack: Stack, way: str) -> None:
     stack.worker.script = drafting(TEXT, 2, stall_after=2)
     async with chromium.tab(chat_of(stack)) as tab:

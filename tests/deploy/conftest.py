@@ -1,7 +1,8 @@
 """What wants more than Python is looked at only where `-m` names its marker.
 
 `deploy` wants the platform's tools (`make check-deploy`); `live` wants Prometheus and minutes,
-`containers` a container engine and built images (`make test-deploy` runs all three).
+`containers` a container engine and built images, `index` the package index (`make test-deploy` runs
+all four).
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ WANTED_BY = {
     HERE / "test_tools.py": "deploy",
     HERE / "test_live_metrics.py": "live",
     HERE / "containers": "containers",
+    HERE / "test_gpu_packages.py": "index",
 }
 
 

@@ -92,7 +92,9 @@ def test_the_last_stage_is_lean_and_not_root(name: str) -> None:
     final = [stage for stage in stages(name) if stage.startswith("FROM ${BASE_IMAGE}")][-1]
     assert "USER 10001:10001" in final
     assert "HEALTHCHECK" in final
-    assert re.search(r'CMD \["/venv/bin/python",.* "-c", "import ', final)
+    assert re.search(
+        r'CMD \["/venv/bin/python", "-m", "outrider_runtime.probe", "(http|grpc)://', final
+    )
     assert "org.opencontainers.image.licenses" in final
     for stage in [final, *(s for s in stages(name) if s.startswith("FROM worker "))]:
         assert "apt-get" not in stage

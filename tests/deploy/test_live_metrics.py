@@ -244,6 +244,16 @@ def test_rules_are_evaluated_and_a_healthy_stack_alarms_nobody(watched: Watched)
     assert loud <= ABOUT_SPEED
 
 
+def test_what_planners_know_of_workers_is_shown_by_the_workers_instances(watched: Watched) -> None:
+    first = watched.stack.worker_metrics_port
+    instances = {f"{LOOPBACK}:{first + index}" for index in range(WORKERS)}
+    joined = [question for question in asked() if "outrider_worker_info" in question.expr]
+    assert len(joined) == 3
+    for question in joined:
+        values = watched.prometheus.ask(question.expr)
+        assert {value.labels.get("instance") for value in values} == instances, question.where
+
+
 def test_alerts_look_at_series_that_are_there(watched: Watched) -> None:
     """An alert about a series that nobody exports is silent for ever."""
     alerts = (question for question in asked() if question.kind == "alert")

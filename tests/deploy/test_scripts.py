@@ -12,6 +12,7 @@ import pytest
 
 from deploy.compose.load import Load
 from deploy.docker.triton_driver import write_command
+from tests.support.net import wait_until
 
 EVENTS = (
     'data: {"choices": [{"delta": {"content": "a"}}], "usage": null}\n\n',
@@ -19,12 +20,14 @@ EVENTS = (
     'data: {"choices": [], "usage": {"completion_tokens": 7}}\n\n',
     "data: [DONE]\n\n",
 )
+MODELS = '{"data": [{"id": "model"}]}'
 
 
 class Server(ThreadingHTTPServer):
     """Streams its events to who shows the key."""
 
     events: tuple[str, ...] = EVENTS
+    models: str | None = MODELS  # None: what is no HTTP
 
     @property
     def url(self) -> str:
@@ -35,7 +38,10 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self._answer('{"data": [{"id": "model"}]}')
+        if self.server.models is None:
+            self.wfile.write(b"no HTTP\r\n")
+        else:
+            self._answer(self.server.models)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -81,16 +87,44 @@ def test_load_counts_answers_and_tokens(server: Server) -> None:
 
 def test_load_tells_a_cut_stream_from_an_answer(server: Server) -> None:
     server.events = EVENTS[:-1]
-    assert one_request(Load(server.url, "key")) == "failed (ValueError): 1"
+    assert "failed (ValueError: the stream ended early): 1" in one_request(Load(server.url, "key"))
     server.events = ('data: {"error": {"message": "no worker"}}\n\n',)
-    assert one_request(Load(server.url, "key")) == "failed (ValueError): 1"
+    assert "failed (ValueError: no worker): 1" in one_request(Load(server.url, "key"))
 
 
 def test_load_shows_its_key(server: Server) -> None:
     load = Load(server.url, "wrong")
     threading.Timer(0.2, load.stop.set).start()  # within the rest after the first failure
     load.client()
-    assert load.summary() == "failed (HTTPError): 1"
+    assert "failed (HTTPError: HTTP Error 401: Unauthorized): 1" in load.summary()
+
+
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        ('{"data": []}', "NothingServed: no model is served yet"),
+        ('{"models": []}', "KeyError: 'data'"),
+        ("", "JSONDecodeError"),
+        (None, "BadStatusLine"),
+    ],
+)
+def test_load_waits_for_a_stack_that_is_not_ready_and_says_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch, models: str | None, why: str
+) -> None:
+    monkeypatch.setattr("deploy.compose.load.REST_S", 0.05)
+    server.models = models
+    load = Load(server.url, "key")
+    client = threading.Thread(target=load.client, daemon=True)
+    client.start()
+    waiting = f"waiting for {server.url}; "
+    try:
+        wait_until(lambda: load.summary().startswith(f"{waiting}failed ({why}"), 5, why)
+        server.models = MODELS
+        wait_until(lambda: "answers: " in load.summary(), 5, "the load goes on")
+    finally:
+        load.stop.set()
+        client.join(5)
+    assert not client.is_alive()
 
 
 def test_the_stand_in_hands_out_what_was_compiled_and_nothing_else(tmp_path: Path) -> None:

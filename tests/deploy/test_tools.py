@@ -29,7 +29,7 @@ COMBINATIONS = {
     "cpu": ("overlays/cpu", ()),
     "gpu": ("overlays/gpu", ()),
     "hub": ("overlays/cpu", ("monitoring", "autoscaling", "external-store", "model-hub")),
-    "keda": ("overlays/gpu", ("monitoring", "autoscaling-keda")),
+    "keda": ("overlays/gpu", ("monitoring", "autoscaling-keda", "tls")),
 }
 
 
@@ -125,6 +125,25 @@ def test_objects_fit_every_schema(rendered: list[dict[str, Any]]) -> None:
     assert "1.33" in served
     wrong = {version: kubernetes_schemas.errors(known, version) for version in served}
     assert {version: found for version, found in wrong.items() if found} == {}
+
+
+def test_with_tls_every_probe_asks_by_it(rendered: list[dict[str, Any]]) -> None:
+    """Kubernetes itself cannot, so that no pod would ever be ready."""
+    maps = {each["metadata"]["name"]: each for each in rendered if each["kind"] == "ConfigMap"}
+    for each in rendered:
+        if each["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        sources = [source["configMapRef"]["name"] for source in container.get("envFrom", ())]
+        by_tls = any("OUTRIDER_TLS_CA_FILE" in maps[source]["data"] for source in sources)
+        own = [kind for kind in ("startup", "readiness") if "grpc" in container[f"{kind}Probe"]]
+        served = each["metadata"]["name"] in ("planner", "worker")
+        assert bool(own) is (served and not by_tls)
+        for kind in ("startup", "readiness") if served and by_tls else ():
+            *command, url = container[f"{kind}Probe"]["exec"]["command"]
+            assert command == ["python", "-m", "outrider_runtime.probe"]
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+            assert url == f"grpc://127.0.0.1:{ports['grpc']}"
 
 
 def test_schemas_find_every_error() -> None:

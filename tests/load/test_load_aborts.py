@@ -15,6 +15,8 @@ pytestmark = pytest.mark.load
 ABORTS = scaled(240, 20_000)
 WARM = scaled(160, 2_000)
 AT_ONCE = 40
+# Far fewer than come, so that most leave while they stand in line.
+PLACES = 8
 # Clients that go do not wait for the router, which on a slow machine has some to catch up with.
 IDLE_LIMIT_S = scaled(30, 300)
 LATEST_S = 0.05
@@ -54,21 +56,35 @@ async def test_nothing_is_left_of_clients_that_go() -> None:
     chance = random.Random(3)
     async with (
         FakeWorker(script=saying("abcdefghij" * 20, 2, gap_s=0.01), context_tokens=4096) as worker,
-        router_process(worker, OUTRIDER_ROUTER_MAX_WAITING="32") as router,
+        router_process(
+            worker,
+            OUTRIDER_ROUTER_MAX_IN_FLIGHT=str(PLACES),
+            OUTRIDER_ROUTER_MAX_CHOICES=str(PLACES),
+            OUTRIDER_ROUTER_MAX_WAITING="32",
+        ) as router,
     ):
         await router.until_ready()
         await crowd(router, WARM, chance)
         await router.until_idle(IDLE_LIMIT_S)
         before = await router.samples()
         before_bytes = router.resident_bytes
-        await crowd(router, ABORTS, chance)
+        crowding = asyncio.create_task(crowd(router, ABORTS, chance))
+        most_waiting = 0.0
+        while not crowding.done():
+            most_waiting = max(most_waiting, (await router.samples())["requests_waiting"])
+            await asyncio.sleep(0.05)
+        await crowding
         await router.until_idle(IDLE_LIMIT_S)
         growth = router.resident_bytes / before_bytes - 1
         after = await router.samples()
         ended = {name: after[name] - before[name] for name in after if name.startswith("outcome:")}
-        print(f"\naborts: {ABORTS}, memory {growth:+.1%}, ended: {ended}")
+        print(
+            f"\naborts: {ABORTS}, memory {growth:+.1%}, ended: {ended}, "
+            f"at most {most_waiting:g} in line"
+        )
         await until(lambda: not worker.active, 5, "nothing is left on the worker")
         assert ended["outcome:cancelled"] > ABORTS / 2
+        assert most_waiting > PLACES
         assert ended["outcome:error"] == 0
         assert growth < MOST_GROWTH
         assert (await ask(router.port, request_bytes(GOOD | {"max_tokens": 3}))).status == 200

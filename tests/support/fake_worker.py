@@ -50,6 +50,7 @@ class Script:
     die_after: int | None = None
     failure: "worker_pb2.FailureCode.ValueType | None" = None
     failure_param: str = ""
+    failure_message: str = "as scripted"
     stop_token_id: int = 2
     predicted: Sequence[tuple[int, int]] = ()
     verified: Sequence[int] = ()
@@ -286,7 +287,7 @@ def _logprobs(submit: worker_pb2.Submit, token_id: int) -> worker_pb2.TokenLogpr
 def _end(script: Script, left: int) -> dict[str, worker_pb2.Failure | worker_pb2.Finish]:
     if script.failure is not None:
         failure = worker_pb2.Failure(
-            code=script.failure, message="as scripted", param=script.failure_param
+            code=script.failure, message=script.failure_message, param=script.failure_param
         )
         return {"failure": failure}
     finish = _finish("STOP_TOKEN", script.stop_token_id) if left else _finish("LENGTH")

@@ -15,7 +15,7 @@ from tests.integration.planner.streams import WorkerStream, worker_stream
 
 MOST_REQUESTS, MOST_ROWS, MOST_DRAFTS = 64, 512, 8
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-ROUNDS, PAUSE_S = 16, 0.2
+ROUNDS, PAUSE_S = 32, 0.2
 _CONTEXT_TOKENS = 512
 
 

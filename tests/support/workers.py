@@ -94,8 +94,10 @@ class Router:
             message.sampling.max_tokens = max_tokens
         await self._write(wire.AttachRequest(submit=message))
 
-    async def cancel(self, request_id: str) -> None:
-        await self._write(wire.AttachRequest(cancel=wire.Cancel(request_id=request_id)))
+    async def cancel(self, request_id: str, choice_index: int | None = None) -> None:
+        """Cancel one choice of a request, or all of them."""
+        cancel = wire.Cancel(request_id=request_id, choice_index=choice_index)
+        await self._write(wire.AttachRequest(cancel=cancel))
 
     async def end(self, request_id: str, limit_s: float = 20.0) -> wire.RequestTokens:
         """Wait for a request's last message."""

@@ -5,33 +5,33 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from pydantic import ValidationError
-
 from outrider_planner.assembly import start
 from outrider_planner.settings import PlannerSettings
 from outrider_runtime.lifecycle import exit_with_parent_if_asked, stop_event
 from outrider_runtime.logs import configure_logs, get_logger
 from outrider_runtime.settings import ConfigurationError
+from outrider_runtime.settings_faults import read_settings, refused, warn_of_unknown
 
 
 def main() -> int:
     """Exit status 0 after a clean stop, 2 for settings under which the planner cannot start."""
     try:
         exit_with_parent_if_asked()
-        settings = PlannerSettings()
-    except (ConfigurationError, ValidationError) as error:
-        return _refused(error)
+        settings = read_settings(PlannerSettings)
+    except ConfigurationError as error:
+        return refused("planner", error)
     configure_logs("planner", settings.log_level, settings.log_format)
     return asyncio.run(_serve(settings))
 
 
 async def _serve(settings: PlannerSettings) -> int:
     log = get_logger("outrider_planner")
+    warn_of_unknown(PlannerSettings, log)
     stop = stop_event()
     try:
         process = await start(settings)
     except (ConfigurationError, OSError) as error:
-        return _refused(error)
+        return refused("planner", error)
     log.info(
         "planner ready",
         grpc_port=process.grpc.port,
@@ -43,11 +43,6 @@ async def _serve(settings: PlannerSettings) -> int:
     log.info("planner stopping")
     await process.stop()
     return 0
-
-
-def _refused(error: Exception) -> int:
-    print(f"outrider planner: {error}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

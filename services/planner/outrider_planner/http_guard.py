@@ -101,6 +101,6 @@ def _replayed(body: bytes) -> Receive:
 
 def _check_host(headers: Headers, names: Collection[str]) -> None:
     try:
-        check_host(headers, names)
+        check_host(headers.getlist("host"), headers.getlist("origin"), names)
     except ForeignRequest as error:
         raise RefusedError(error.status, str(error)) from error

@@ -6,18 +6,19 @@ Knows names, defaults and bounds. Anything that cannot work is refused here, wit
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from outrider_planner.core.events import PlannerConfig
 from outrider_planner.core.policies import UnknownPolicyError, parse
+from outrider_planner.core.settings import SettingsError
 from outrider_planner.core.types import Objective
 from outrider_planner.plugins import installed_policies
 from outrider_planner.store.base import LogLimits
 from outrider_planner.store.redis_client import check_url
-from outrider_runtime.settings import ServiceSettings, settings_config
+from outrider_runtime.settings import ServiceSettings, comma_separated, settings_config
 
 
 class PlannerSettings(ServiceSettings):
@@ -52,8 +53,10 @@ class PlannerSettings(ServiceSettings):
     decision_log_mib: int = Field(
         64, ge=1, le=65_536, description="How large the Redis stream may grow, in MiB."
     )
-    http_names: frozenset[str] = Field(
-        frozenset(), description="Names that HTTP clients call this host by, beside addresses."
+    http_names: Annotated[frozenset[str], NoDecode, BeforeValidator(comma_separated)] = Field(
+        frozenset(),
+        description="Names, separated by commas, that HTTP clients call this host by, beside"
+        " addresses.",
     )
     page: bool = Field(True, description="Whether the HTTP port serves the live page.")
     report_interval_ms: int = Field(250, ge=100, le=1000)
@@ -85,8 +88,14 @@ class PlannerSettings(ServiceSettings):
     @model_validator(mode="after")
     def _possible(self) -> PlannerSettings:
         if self.decision_log == "store" and self.store != "redis":
-            raise ValueError("the decision log can be in the store only with store = redis")
-        self.planner_config().default_settings()
+            raise ValueError(
+                "OUTRIDER_PLANNER_DECISION_LOG: store needs OUTRIDER_PLANNER_STORE=redis"
+            )
+        try:
+            self.planner_config().default_settings()
+        except SettingsError as error:
+            named = f"OUTRIDER_PLANNER_OBJECTIVE: {error} (OUTRIDER_PLANNER_LATENCY_BOUND_S)"
+            raise ValueError(named) from error
         return self
 
     @property

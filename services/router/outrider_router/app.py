@@ -47,6 +47,7 @@ from outrider_router.text.model_text import ModelText, TextAssets
 from outrider_runtime import __version__
 from outrider_runtime.clock import Clock, SystemClock
 from outrider_runtime.metrics import METRICS_CONTENT_TYPE, new_registry, render
+from outrider_runtime.supervision import keep_going
 from outrider_runtime.tls import tls_files
 from outrider_runtime.tracing import tracer_for
 
@@ -100,7 +101,7 @@ def _watch_keys(state: RouterState) -> asyncio.Task[None] | None:
     if settings.api_keys_file is None:
         return None
     watch = KeyWatch(settings.api_keys_file, settings.key_policies, state.gate, state.clock)
-    return asyncio.create_task(watch.run())
+    return keep_going("key_watch", watch.run, state.clock)
 
 
 def _export_load(state: RouterState) -> None:
@@ -122,7 +123,8 @@ def create_app(state: RouterState) -> FastAPI:
                 watching.cancel()
             await state.registry.stop()
             await asyncio.to_thread(state.tracer.close)
-            state.text_threads.shutdown(wait=False, cancel_futures=True)
+            for threads in (state.text_threads, state.long_texts):
+                threads.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(
         title="Outrider",
@@ -190,17 +192,17 @@ def _add_generation_routes(app: FastAPI, state: RouterState) -> None:
 
 
 def _add_token_routes(app: FastAPI, state: RouterState) -> None:
-    limit_bytes = state.settings.max_body_bytes
-
     @app.post("/tokenize", openapi_extra=takes(TokenizeBody), responses=gives(ANSWERS["tokens"]))
     async def tokenize(request: Request) -> Response:
         """Token ids of a prompt, or of messages in the model's template."""
-        return JSONResponse(await tokens.tokenize(state, await read_json(request, limit_bytes)))
+        value = await read_json(request, state.settings)
+        return JSONResponse(await tokens.tokenize(state, request.state.tenant, value))
 
     @app.post("/detokenize", openapi_extra=takes(DetokenizeBody), responses=gives(ANSWERS["text"]))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
-        return JSONResponse(await tokens.detokenize(state, await read_json(request, limit_bytes)))
+        value = await read_json(request, state.settings)
+        return JSONResponse(await tokens.detokenize(state, request.state.tenant, value))
 
 
 def _add_model_routes(app: FastAPI, state: RouterState) -> None:
@@ -226,11 +228,13 @@ def _alias(state: RouterState) -> CollectorRegistry | None:
 def _add_operator_routes(app: FastAPI, state: RouterState) -> None:
     alias = _alias(state)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", responses=gives(ANSWERS["state"]))
     async def health() -> dict[str, str]:
         """The process answers; whether it can serve is for `/ready` to say."""
         return {"status": "alive"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", responses=gives(ANSWERS["state"]))
     async def ready() -> Response:
         """Whether a request would be served, and if not, why."""
@@ -239,6 +243,7 @@ def _add_operator_routes(app: FastAPI, state: RouterState) -> None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "reason": trouble}, 503)
 
+    @app.head("/version", include_in_schema=False)
     @app.get("/version", responses=gives(ANSWERS["state"]))
     async def version() -> dict[str, str]:
         """The router's version."""
@@ -248,6 +253,7 @@ def _add_operator_routes(app: FastAPI, state: RouterState) -> None:
     async def docs() -> Response:
         return HTMLResponse(page(app.openapi()))
 
+    @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """What the router counts, for Prometheus."""

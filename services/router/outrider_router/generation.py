@@ -89,6 +89,11 @@ class Order:
     rules: TextRules
     limit_s: float
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts; choices of one prompt share it and its request id."""
+        return sum({one.request_id: len(one.prompt_ids) for one in self.submissions}.values())
+
 
 class Generation:
     """A request whose first news have arrived."""
@@ -155,8 +160,9 @@ class Generation:
         self._record.delivered(place, kept)
         self._record.reasoning_tokens += piece.reasoning_tokens
         rounds = cut_rounds(update.rounds, kept) if update.rounds else ()
-        self._record.accepted_draft_tokens += sum(one.accepted_tokens for one in rounds)
-        self._record.steps.extend(one for one in update.rounds if one.verified_tokens)
+        # A round that brought the end alone has judged drafts, too.
+        judged = update.rounds if kept == len(update.token_ids) else rounds
+        self._record.steps.extend(one for one in judged if one.verified_tokens)
         if update.totals is not None:
             self._count_prediction(place, update.totals, kept)
         self._cached[place] = max(self._cached[place], update.cached_prompt_tokens)
@@ -200,6 +206,7 @@ async def generating(
     relay = Relay(registry, order.model, order.submissions, deadline_s, record)
     with closing(relay), _time_limit(relay, clock, deadline_s - clock.monotonic_s()):
         relay.start()
+        record.sent(order.prompt_tokens)
         news = await relay.next()
         failure = _first_failure(news)
         if failure is not None:

@@ -55,8 +55,9 @@ class HttpGuard:
             raise ApiError(431, f"the headers are larger than {self._max_header_bytes} bytes")
         if self._hosts is None:
             return
+        headers = Headers(scope=scope)
         try:
-            check_host(Headers(scope=scope), self._hosts)
+            check_host(headers.getlist("host"), headers.getlist("origin"), self._hosts)
         except ForeignRequest as error:
             raise ApiError(error.status, str(error)) from error
 

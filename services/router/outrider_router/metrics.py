@@ -142,14 +142,18 @@ class _ChoiceTimes:
 
 @dataclass
 class RequestRecord:
-    """One request's life: started at once, ended exactly once."""
+    """One request's life: started at once, ended exactly once.
+
+    Attributes:
+        prompt_tokens: of the prompts that went to a worker; 0 for a request that never did.
+        steps: rounds that judged drafts, as far as the answer was kept.
+    """
 
     metrics: RouterMetrics
     clock: Clock
     endpoint: str
     started_s: float = 0.0
     prompt_tokens: int = 0
-    accepted_draft_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     reasoning_tokens: int = 0
@@ -170,12 +174,18 @@ class RequestRecord:
         return sum(times.tokens for times in self._choices.values())
 
     @property
+    def accepted_draft_tokens(self) -> int:
+        """Drafts that held, of those kept for the client so far."""
+        return sum(step.accepted_tokens for step in self.steps)
+
+    @property
     def seconds(self) -> float:
         """Time since the request came."""
         return self.clock.monotonic_s() - self.started_s
 
-    def sent(self) -> None:
-        """The request goes to a worker; until now it waited and was read."""
+    def sent(self, prompt_tokens: int) -> None:
+        """The request has gone to a worker; until now it waited and was read."""
+        self.prompt_tokens = prompt_tokens
         self.queued_s = self.seconds
 
     def ignored(self, fields: Iterable[str]) -> None:
@@ -218,7 +228,7 @@ class RequestRecord:
         self.metrics.generation_tokens.inc(self.completion_tokens)
         self.metrics.verify_steps.inc(len(self.steps))
         self.metrics.verified_tokens.inc(sum(step.verified_tokens for step in self.steps))
-        self.metrics.accepted_tokens.inc(sum(step.accepted_tokens for step in self.steps))
+        self.metrics.accepted_tokens.inc(self.accepted_draft_tokens)
         self.metrics.relaxed_tokens.inc(sum(step.relaxed_tokens for step in self.steps))
         if outcome in ("stop", "length"):
             self.metrics.request_seconds.observe(seconds)

@@ -1,12 +1,17 @@
 """The router's settings, from the environment (`OUTRIDER_ROUTER_*`, and the common ones)."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from outrider_router.access.keys import KeyPolicy, policies_of_file, policy_of_entry
+from outrider_router.access.keys import (
+    SAFE_KEY_CHARACTERS,
+    KeyPolicy,
+    policies_of_file,
+    policy_of_entry,
+)
 from outrider_router.openai.caps import (
     DEFAULT_CAPS,
     MAX_GRAMMAR_BYTES,
@@ -18,25 +23,20 @@ from outrider_router.types import ReportLevel
 from outrider_runtime.settings import (
     ConfigurationError,
     ServiceSettings,
+    comma_separated,
     require_secret_beyond_loopback,
     settings_config,
 )
 
 
-def _split(value: Any) -> Any:
-    """`a, b` as a tuple; other values are left to the validation."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
 def _has_port(address: str) -> str:
-    if int(address.rpartition(":")[2]) >= 1 << 16:
-        raise ValueError("the port is larger than 65535")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16:
+        raise ValueError(f"{address!r} is not host:port with a port up to 65535")
     return address
 
 
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$"), AfterValidator(_has_port)]
+Address = Annotated[str, AfterValidator(_has_port)]
 
 
 class RouterSettings(ServiceSettings):
@@ -46,7 +46,7 @@ class RouterSettings(ServiceSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
-    workers: Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)] = Field(
+    workers: Annotated[tuple[Address, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
         (),
         description="Workers as host:port, separated by commas; dns:NAME:PORT stands for all "
         "addresses of a name, which is looked up again and again.",
@@ -60,7 +60,7 @@ class RouterSettings(ServiceSettings):
     resume_wait_s: float = Field(
         1.5, ge=0, description="Wait of a begun answer for a worker, where none is ready."
     )
-    api_keys: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
         (),
         description="Keys that clients may present, or sha256:HEX of them, separated by commas; "
         "none, here and in the file: no key is needed.",
@@ -74,7 +74,7 @@ class RouterSettings(ServiceSettings):
         None, description="Certificate for HTTPS; with it and its key, plain HTTP is not answered."
     )
     http_tls_key_file: Path | None = Field(None, description="Its private key.")
-    http_names: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
+    http_names: Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_separated)] = Field(
         (), description="Names, beside addresses and localhost, that keyless clients may call."
     )
     max_in_flight: int = Field(256, ge=1, description="Choices in flight at most.")
@@ -83,7 +83,12 @@ class RouterSettings(ServiceSettings):
     )
     max_waiting: int = Field(64, ge=0, description="Requests in line for a place at most.")
     wait_limit_s: float = Field(30.0, gt=0, description="Time that a request may stand in line.")
-    max_choices: int = Field(16, ge=1, le=128, description="Choices that a request may ask for.")
+    max_choices: int = Field(
+        16,
+        ge=1,
+        le=128,
+        description="Choices that a request may ask for; never more than may be in flight.",
+    )
     max_messages: int = Field(
         DEFAULT_CAPS.messages, ge=1, description="Messages of a conversation at most."
     )
@@ -113,6 +118,11 @@ class RouterSettings(ServiceSettings):
         description="Length of a predicted output.",
     )
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1, description="Size of a request body.")
+    max_json_values: int = Field(
+        DEFAULT_CAPS.json_values,
+        ge=1,
+        description="Values of a request body, a prompt's token ids among them.",
+    )
     max_header_bytes: int = Field(
         64 * 1024, ge=1, description="Size of a request's line and headers."
     )
@@ -142,6 +152,16 @@ class RouterSettings(ServiceSettings):
         description="Encode control tokens written in messages as such: clients can forge turns.",
     )
 
+    @model_validator(mode="after")
+    def _most_choices_fit(self) -> Self:
+        """Left to its default, the number gives way: see `Gate.most_choices`."""
+        if "max_choices" in self.model_fields_set and self.max_choices > self.max_in_flight:
+            raise ValueError(
+                f"OUTRIDER_ROUTER_MAX_CHOICES ({self.max_choices}) must not be more than "
+                f"OUTRIDER_ROUTER_MAX_IN_FLIGHT ({self.max_in_flight})"
+            )
+        return self
+
     @property
     def caps(self) -> Caps:
         """How much one request may hold."""
@@ -153,6 +173,7 @@ class RouterSettings(ServiceSettings):
             logit_biases=self.max_logit_biases,
             grammar_bytes=self.max_grammar_bytes,
             prediction_tokens=self.max_prediction_tokens,
+            json_values=self.max_json_values,
         )
 
     @property
@@ -165,7 +186,7 @@ class RouterSettings(ServiceSettings):
         keys = "".join(policy.sha256 for policy in self.key_policies())
         require_secret_beyond_loopback(self.host, keys, "OUTRIDER_ROUTER_API_KEYS")
 
-    def https(self) -> dict[str, str]:
+    def https(self) -> dict[str, Any]:
         """What the HTTP server needs for TLS; empty without.
 
         Raises:
@@ -190,11 +211,7 @@ class RouterSettings(ServiceSettings):
         plain = [policy_of_entry(entry, number) for number, entry in enumerate(entries, 1)]
         return plain + (policies_of_file(self.api_keys_file) if self.api_keys_file else [])
 
-
-def environment_name(field: str) -> str:
-    """The variable that sets a field, for messages."""
-    info = RouterSettings.model_fields.get(field)
-    alias = info.validation_alias if info else None
-    if isinstance(alias, AliasChoices):
-        return str(alias.choices[-1])
-    return f"OUTRIDER_ROUTER_{field}".upper()
+    def short_api_keys(self) -> list[int]:
+        """Numbers of the keys in the environment that are too short to be safe, from 1."""
+        entries = enumerate((key.get_secret_value() for key in self.api_keys), 1)
+        return [number for number, entry in entries if len(entry) < SAFE_KEY_CHARACTERS]

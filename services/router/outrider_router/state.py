@@ -18,6 +18,12 @@ from outrider_runtime.clock import Clock
 from outrider_runtime.tracing import NoTracer, Tracer
 
 Result = TypeVar("Result")
+_LONG_CHARACTERS = 1 << 18
+"""Encoding so many takes about a quarter of a second."""
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "long-text")
 
 
 @dataclass
@@ -35,6 +41,7 @@ class RouterState:
     metrics: RouterMetrics
     series: CollectorRegistry
     text_threads: ThreadPoolExecutor
+    long_texts: ThreadPoolExecutor = field(default_factory=_one_thread)
     tracer: Tracer = field(default_factory=NoTracer)
     draining: bool = field(default=False)
 
@@ -47,9 +54,15 @@ class RouterState:
         """Why no request would be served; None if one would."""
         return "the router is shutting down" if self.draining else self.registry.trouble()
 
-    async def in_text_thread(self, work: Callable[..., Result], *args: Any) -> Result:
-        """Run work on text beside the event loop, which must keep serving others meanwhile."""
-        return await asyncio.get_running_loop().run_in_executor(self.text_threads, work, *args)
+    async def in_text_thread(
+        self, work: Callable[..., Result], *args: Any, characters: int = 0
+    ) -> Result:
+        """Run work on text beside the event loop, which must keep serving others meanwhile.
+
+        `characters`: size of the text; long ones wait for each other, so that no short one does.
+        """
+        threads = self.long_texts if characters > _LONG_CHARACTERS else self.text_threads
+        return await asyncio.get_running_loop().run_in_executor(threads, work, *args)
 
 
 def fingerprint(model: ServedModel) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from outrider_runtime.tracing import NoTracer, Span, Tracer, Value
 
+# What the router or a worker did wrong. By the conventions, a server leaves the status of requests
+# that the client got wrong, or ended, unset.
+_FAULTS = ("error", "unavailable")
 _OPERATIONS = {"chat.completions": "chat", "completions": "text_completion"}
 
 
@@ -45,4 +48,4 @@ class RequestTrace:
     def end(self, outcome: str, attributes: Mapping[str, Value]) -> None:
         """The request has its outcome."""
         self._span.set({"outrider.outcome": outcome, **attributes})
-        self._span.end("" if outcome in ("stop", "length") else outcome)
+        self._span.end(outcome if outcome in _FAULTS else "")

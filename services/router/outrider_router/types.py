@@ -191,6 +191,12 @@ class Round:
     relaxed_tokens: int = 0
     drafter: str = ""
 
+    def cut_to(self, tokens: int) -> "Round":
+        """The round as if it had brought its first `tokens` only; what was judged was judged."""
+        accepted = min(self.accepted_tokens, tokens)
+        relaxed = min(self.relaxed_tokens, accepted)
+        return replace(self, tokens=tokens, accepted_tokens=accepted, relaxed_tokens=relaxed)
+
 
 def cut_rounds(rounds: Sequence[Round], tokens: int) -> tuple[Round, ...]:
     """The rounds that brought an answer's next `tokens` tokens, the last one cut to its share."""
@@ -201,7 +207,7 @@ def cut_rounds(rounds: Sequence[Round], tokens: int) -> tuple[Round, ...]:
         share = min(one.tokens, tokens)
         tokens -= share
         if share < one.tokens:
-            one = replace(one, tokens=share, accepted_tokens=min(one.accepted_tokens, share))
+            one = one.cut_to(share)
         if share:
             kept.append(one)
     return tuple(kept)

@@ -12,7 +12,7 @@ import torch
 from outrider_runtime.lifecycle import new_incarnation
 from outrider_runtime.logs import get_logger
 from outrider_worker.attention import default_attention
-from outrider_worker.cache import user_cache
+from outrider_worker.cache import one_at_a_time, user_cache
 from outrider_worker.engine.costs import CostTable
 from outrider_worker.engine.drafters import Drafters
 from outrider_worker.engine.engine import EngineParts
@@ -26,10 +26,15 @@ from outrider_worker.identity import EngineIdentity, cpu_name, model_digest
 from outrider_worker.kernels import have_kernels
 from outrider_worker.kv import PAGE_TOKENS, KvPool
 from outrider_worker.model.config import ModelConfig
-from outrider_worker.model.loader import LoadedModel, load_model
+from outrider_worker.model.loader import LoadedModel, load_model, model_folder
 from outrider_worker.model.resolve import DEMO, resolve_model
 from outrider_worker.numerics import choose_dtype, probe_batch_invariance
-from outrider_worker.open_drafters import Target, drafter_digests, open_drafters
+from outrider_worker.open_drafters import (
+    Target,
+    drafter_digests,
+    open_drafters,
+    require_drafters,
+)
 from outrider_worker.open_verifier import kept_bytes, open_verifier
 from outrider_worker.profile import (
     Profiler,
@@ -91,13 +96,13 @@ def assemble(settings: WorkerSettings) -> Assembly:
     torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
     dtype = choose_dtype(device)
+    folder = model_folder(resolve_model(settings.model), _LoadProgress())
+    require_drafters(settings.drafters if settings.max_draft else (), folder)
     if device.type == "cpu":
         _log.info("preparing kernels", found=have_kernels())
         draw_on_cpu()
     backend = default_attention(device)
-    loaded = load_model(
-        resolve_model(settings.model), dtype, device, progress=_LoadProgress(), backend=backend
-    )
+    loaded = load_model(folder, dtype, device, progress=_LoadProgress(), backend=backend)
     _report_numerics(loaded, dtype, device)
     target = Target(loaded, dtype, device, backend)
     drafters = open_drafters(settings.drafters, settings.max_draft, target)
@@ -209,11 +214,6 @@ class _LoadProgress:
 
 def _limits(settings: WorkerSettings, config: ModelConfig, pool_tokens: int) -> SchedulerLimits:
     """The context is what settings, model and KV pool allow; requests are measured against it."""
-    if settings.max_running > settings.max_rows:
-        raise ValueError(
-            f"max_running {settings.max_running} needs as many rows, max_rows is"
-            f" {settings.max_rows}"
-        )
     context_tokens = min(settings.context, config.max_positions, pool_tokens)
     if context_tokens == pool_tokens:
         _log.warning("the KV pool is smaller than the context", context_tokens=context_tokens)
@@ -254,14 +254,25 @@ def _costs(
     ladder: Sequence[int],
     limits: SchedulerLimits,
 ) -> CostTable:
-    """The stored table of this identity, or a new one; either way every shape has run once."""
+    """The stored table of this identity, or a new one; either way every shape has run once.
+
+    Of workers that start together one measures, undisturbed by the others.
+    """
     contexts = profile_contexts(limits.max_context_tokens)
     file = user_cache() / "costs" / f"{identity.digest}-{contexts[1]}.json"
-    costs = load_costs(file)
-    if costs is not None:
-        _log.info("cost table read", file=str(file))
-        profiler.warm_up(ladder, contexts[0])
-        return costs
+    with one_at_a_time(file):
+        costs = load_costs(file)
+        if costs is None:
+            return _measured(profiler, ladder, contexts, file)
+    _log.info("cost table read", file=str(file))
+    profiler.warm_up(ladder, contexts[0])
+    return costs
+
+
+def _measured(
+    profiler: Profiler, ladder: Sequence[int], contexts: tuple[int, int], file: Path
+) -> CostTable:
+    """A new table, kept in `file` where the machine was quiet enough."""
     _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
     costs = profiler.measure(ladder, contexts)
     spread = round(costs.relative_spread, 2)

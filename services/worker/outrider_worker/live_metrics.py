@@ -49,6 +49,18 @@ def add_live_gauges(
     metrics.registry.register(_PlannerCollector(plans, link))
 
 
+def add_info(metrics: WorkerMetrics, incarnation: str, deployment: str, model: str) -> None:
+    """One series that is always 1, and says by its labels who this worker is.
+
+    Prometheus adds the `instance`, so a join over `worker` names the planner's series, which know
+    incarnations, as the worker's own are named.
+    """
+    text = "Always 1: this worker as planners call it, its deployment and its model."
+    labels = ("worker", "deployment", "model")
+    info = Gauge(f"{STEM}_info", text, labels, registry=metrics.registry)
+    info.labels(incarnation, deployment, model).set(1)
+
+
 class _PlannerCollector(Collector):
     """How the conversation with the planner is going."""
 

@@ -50,6 +50,23 @@ def names_a_checkpoint(name: str) -> bool:
     return name in (MTP, HEAD) or name.startswith(DRAFT_PREFIX) or _is_path(name)
 
 
+def require_drafters(names: Iterable[str], target_folder: Path) -> None:
+    """Whether every name stands for something, before the target's weights are read.
+
+    Raises:
+        UnknownDrafter, ModelError: a name that means nothing, or files that are not there.
+    """
+    for name in names:
+        if name.startswith(DRAFT_PREFIX):
+            _require_weights(resolve_model(name.removeprefix(DRAFT_PREFIX)))
+        elif name == HEAD:
+            _shipped(target_folder)
+        elif _is_path(name):
+            _require_weights(Path(name).expanduser())
+        elif name != MTP and name not in known_drafters():
+            raise _unknown(name)
+
+
 def open_drafters(names: Iterable[str], max_draft_tokens: int, target: Target) -> Drafters:
     """All of them, in order of preference.
 
@@ -79,15 +96,25 @@ def drafter_digests(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{name}{_digest(name)}" for name in names if name != NO_DRAFTER)
 
 
+def _unknown(name: str) -> UnknownDrafter:
+    return UnknownDrafter(
+        f"unknown drafter {name!r}: known are {', '.join(known_drafters())}; besides {MTP}, "
+        f"{HEAD}, {DRAFT_PREFIX}MODEL and the folder of a checkpoint, if there is one"
+    )
+
+
+def _require_weights(path: Path) -> None:
+    """Raises ModelError for a folder without any."""
+    if path.is_dir() and not any(path.glob("*.safetensors")):
+        raise ModelError(f"{path} holds no .safetensors: it is no checkpoint")
+
+
 def _on_host(name: str, max_draft_tokens: int) -> Drafter | None:
     """See load_drafter; its error goes on with what else a name can be."""
     try:
         return load_drafter(name, max_draft_tokens)
-    except UnknownDrafter as error:
-        raise UnknownDrafter(
-            f"{error}; besides {MTP}, {HEAD}, {DRAFT_PREFIX}MODEL and the folder of a checkpoint, "
-            "if there is one"
-        ) from None
+    except UnknownDrafter:
+        raise _unknown(name) from None
 
 
 def _open(name: str, max_draft_tokens: int, target: Target) -> StatefulDrafter:
@@ -100,15 +127,17 @@ def _open(name: str, max_draft_tokens: int, target: Target) -> StatefulDrafter:
 
 
 def _folder(name: str, target: LoadedModel) -> Path | str:
-    """What `open_drafter` is given for a name. Raises ModelError where no head comes along."""
+    """What `open_drafter` is given for a name."""
     if name == MTP:
         return MTP
-    if name != HEAD:
-        return Path(name).expanduser()
-    head = shipped_head(target.folder)
+    return _shipped(target.folder) if name == HEAD else Path(name).expanduser()
+
+
+def _shipped(target_folder: Path) -> Path:
+    head = shipped_head(target_folder)
     if head is None:
         raise ModelError(
-            f"no head comes with the worker for {target.folder.name}: "
+            f"no head comes with the worker for {target_folder.name}: "
             "`outrider train-drafter` makes one"
         )
     return head

@@ -10,8 +10,8 @@ import torch
 
 from outrider_runtime.lifecycle import stop_event
 from outrider_runtime.logs import get_logger
-from outrider_runtime.metrics import MetricsServer, serve_metrics
 from outrider_runtime.rpc import RpcServer, start_server
+from outrider_runtime.supervision import keep_going
 from outrider_runtime.tls import tls_files
 from outrider_runtime.tracing import tracer_for
 from outrider_worker.assembly import Assembly, assemble
@@ -29,8 +29,9 @@ from outrider_worker.engine.records import RoundRecord
 from outrider_worker.engine.tally import RecordRing
 from outrider_worker.engine.thread import EngineThread
 from outrider_worker.engine.types import TokenNews
-from outrider_worker.live_metrics import add_live_gauges
+from outrider_worker.live_metrics import add_info, add_live_gauges
 from outrider_worker.metrics import WorkerMetrics
+from outrider_worker.metrics_port import MetricsServer, serve_metrics
 from outrider_worker.planner_client.client import Introduction, PlannerClient, PlannerLink
 from outrider_worker.planner_client.targets import PlannerTargets, parse_targets
 from outrider_worker.replica import Replica
@@ -108,11 +109,12 @@ class Worker:
         )
         client = _planner_client(settings, assembly, ring, server.port)
         link = client.link if client else PlannerLink()
+        add_info(metrics, assembly.incarnation, assembly.deployment, assembly.served_name)
         add_live_gauges(metrics, replica, parts.plans, parts.guard, link, parts.runner)
         metrics_server = serve_metrics(metrics.registry, settings.host, settings.metrics_port)
         thread.start()
         await server.set_serving(True)
-        planner = asyncio.create_task(client.run()) if client else None
+        planner = keep_going("planner client", client.run) if client else None
         return cls(
             replica, engine, parts.plans, server, metrics_server, planner, grammars, parts.runner
         )

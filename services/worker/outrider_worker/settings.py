@@ -1,12 +1,14 @@
 """The worker's settings, from the environment (`OUTRIDER_WORKER_…`)."""
 
 import os
+import re
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from outrider_runtime.settings import ServiceSettings, settings_config
 from outrider_worker.planner_client.targets import parse_targets
+from outrider_worker.speculate.drafter import NO_DRAFTER
 
 
 class WorkerSettings(ServiceSettings):
@@ -68,15 +70,35 @@ class WorkerSettings(ServiceSettings):
     @field_validator("drafter")
     @classmethod
     def _drafters(cls, value: str) -> str:
-        names = [name.strip() for name in value.split(",") if name.strip()]
-        if len(set(names)) < len(names):
-            raise ValueError("a drafter is named twice")
+        names = [name.strip() for name in value.split(",")]
+        if not all(names):
+            raise ValueError("a name is missing: 'none' stands for no drafter")
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"{', '.join(sorted(twice))} is named twice")
+        if NO_DRAFTER in names and len(names) > 1:
+            raise ValueError(f"{NO_DRAFTER!r} stands alone: leave it out, or the others")
         return ",".join(names)
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+            raise ValueError(f"must be 'auto', 'cpu', 'cuda' or 'cuda:N', not {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _enough_rows(self) -> "WorkerSettings":
+        if self.max_running > self.max_rows:
+            raise ValueError(
+                f"OUTRIDER_WORKER_MAX_ROWS: must be OUTRIDER_WORKER_MAX_RUNNING"
+                f" ({self.max_running}) at least, not {self.max_rows}"
+            )
+        return self
 
     @property
     def drafters(self) -> tuple[str, ...]:
         """Names, in order of preference."""
-        return tuple(self.drafter.split(",")) if self.drafter else ()
+        return tuple(self.drafter.split(","))
 
     @property
     def kv_bytes(self) -> int:

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from openai import AsyncOpenAI
 from tests.support.net import free_ports, http_get, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = ("docker-compose.yml", "deploy/compose/offline.yml")
+FILES = (
+    "docker-compose.yml",
+    "deploy/compose/offline.yml",
+    "tests/deploy/containers/hasty_worker.yml",
+)
 # One thread each: two workers, a router and the test itself share what may be two cores.
 ENVIRONMENT = {"OUTRIDER_WORKER_THREADS": "1", "OUTRIDER_KV_GIB": "0.25"}
 START_LIMIT_S = 1500.0
@@ -98,6 +103,22 @@ class ContainerStack:
         """The name of a service's one container."""
         (name,) = self.containers(service)
         return name
+
+    @contextmanager
+    def second_router(self, **environment: str) -> Iterator[tuple[str, int]]:
+        """Another router beside the first, as a rolling update has them: its name and its port."""
+        (port,) = free_ports(1)
+        name = f"{self.project}-second-router"
+        changed = (f"--env={variable}={value}" for variable, value in environment.items())
+        self.compose(
+            *("run", "--detach", "--no-deps", "--name", name, *changed),
+            *("--publish", f"127.0.0.1:{port}:8000", "router"),
+        )
+        try:
+            self.wait_healthy(name)
+            yield name, port
+        finally:
+            self.docker("rm", "--force", name)
 
     def inspect(self, container: str) -> dict[str, Any]:
         (found,) = json.loads(self.docker("inspect", container))

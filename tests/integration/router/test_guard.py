@@ -1,10 +1,12 @@
 """What a router refuses before it reads a request, and what slow or foreign clients can do."""
 
 import asyncio
+import json
 import time
 from typing import Any
 
 import pytest
+from structlog.processors import format_exc_info
 from structlog.testing import capture_logs
 
 from tests.support.fake_worker import FakeWorker, saying
@@ -62,13 +64,31 @@ async def test_headers_and_slow_bodies_are_bounded() -> None:
         await until(router.settled, 1, "settled")
 
 
-async def test_prompts_are_in_no_log(stack: Stack) -> None:
+async def test_prompts_are_in_no_log(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of answers nor of refusals, nor where the router fails."""
     secret = "a-word-of-the-prompt"
     stack.worker.script = saying("a-word-of-the-answer")
-    with capture_logs() as lines:
-        messages = [{"role": "user", "content": secret}]
-        await stack.router.http.post(CHAT, json={"model": "tiny", "messages": messages})
-        await stack.router.http.post(CHAT, json={"model": "tiny", "messages": [{"role": secret}]})
-        await stack.router.http.post(CHAT, content=secret.encode())
-    assert lines
+    messages = [{"role": "user", "content": secret}]
+    asked = [
+        (200, GOOD | {"messages": messages}),
+        (400, GOOD | {"messages": [{"role": secret}]}),
+        (400, GOOD | {"messages": messages, secret: [secret], "temperature": secret}),
+        (400, f'{{"model": "tiny", "messages": "{secret}'),
+        (415, None),
+        (500, GOOD | {"messages": messages}),
+    ]
+    with capture_logs(processors=[format_exc_info]) as lines:
+        for status, body in asked:
+            if status == 500:
+                monkeypatch.setattr("outrider_router.openai.endpoint.order_of", fail)
+            content = body if isinstance(body, str) else json.dumps(body)
+            kind = {"content-type": "application/json"} if body else {}
+            response = await stack.router.http.post(CHAT, content=content, headers=kind)
+            assert response.status_code == status
+    (failed,) = [line for line in lines if line["event"] == "request_failed"]
+    assert "order_of is broken" in failed["exception"]
     assert "a-word" not in repr(lines)
+
+
+def fail(*_: Any) -> Any:
+    raise RuntimeError("order_of is broken")

@@ -165,9 +165,9 @@ async def test_keys_are_read_again_when_their_file_changes(tmp_path: Path) -> No
         gate: Any = router.state.gate
         await until(lambda: gate.tenant("new"), 5, "the new key is known")
         assert await statuses("old", "both", "new") == [401, 429, 200]
-        for bad in ('{"keys": [{"name": "new"}]}', "", None):
+        for bad in (b'{"keys": [{"name": "new"}]}', b"", b"[" * 200_000, b"\xff", None):
             with structlog.testing.capture_logs() as lines:
-                path.unlink() if bad is None else path.write_text(bad)
+                path.unlink() if bad is None else path.write_bytes(bad)
                 await until(lambda told=lines: _kept(told), 5, "told")
             assert await statuses("old", "new") == [401, 200]
         path.write_text(good.replace('"both"', '"another"'))

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import statistics
 import time
 from typing import Any
 
@@ -16,7 +17,7 @@ CHAT = "/v1/chat/completions"
 
 
 async def test_overload_is_refused_at_once_and_passes() -> None:
-    """F17: 200 and 429 only; a refusal costs the router little, so it comes within 100 ms."""
+    """F17: 200 and 429 only; a refusal costs the router little and waits for nothing."""
     async with (
         FakeWorker(script=saying("ok", stall_after=0)) as worker,
         running_router(worker, max_in_flight=8, max_waiting=8) as router,
@@ -24,15 +25,17 @@ async def test_overload_is_refused_at_once_and_passes() -> None:
         held = [asyncio.create_task(router.http.post(CHAT, json=GOOD)) for _ in range(16)]
         await until(lambda: router.state.admission.waiting == 8, 5, "8 are in, 8 wait")
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        took_s = []
+        took_s, cost_s = [], []
         for _ in range(160):
-            started_s = time.process_time()
+            started_s, began_s = time.monotonic(), time.process_time()
             refused = await router.http.post(CHAT, json=GOOD)
-            took_s.append(time.process_time() - started_s)
+            took_s.append(time.monotonic() - started_s)
+            cost_s.append(time.process_time() - began_s)
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "1"
-        # Time of this process, client included: the machine may be busy with others.
-        assert sorted(took_s)[-2] < 0.1
+        # The machine may be busy with others, which most of so many do not meet.
+        assert statistics.median(took_s) < 0.25
+        assert sorted(cost_s)[-2] < 0.1
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 20_000
         assert not any(task.done() for task in held)
         worker.resume.set()

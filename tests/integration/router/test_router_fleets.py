@@ -1,4 +1,4 @@
-"""Several models behind one router, and several routers in front of one worker."""
+"""Several models behind one router, several routers in front of one worker, two ways to one."""
 
 import asyncio
 from typing import Any
@@ -20,6 +20,11 @@ def asking(model: str = "tiny") -> dict[str, Any]:
 
 async def status(router: RunningRouter, model: str) -> int:
     return int((await router.http.post(CHAT, json=asking(model))).status_code)
+
+
+async def say(router: RunningRouter) -> str:
+    answer = await router.client.chat.completions.create(**asking())
+    return str(answer.choices[0].message.content)
 
 
 async def test_each_model_has_its_own_text_side_and_its_own_workers() -> None:
@@ -78,3 +83,38 @@ async def test_routers_share_workers_and_know_nothing_of_each_other() -> None:
         answer = (await tasks[1]).json()
         assert answer["choices"][0]["message"]["content"] == TEXT
         await until(lambda: right.settled() and not worker.active, 3, "right")
+
+
+async def test_a_worker_with_two_addresses_is_one_worker() -> None:
+    """As in a cluster with IPv4 and IPv6: a headless service has both addresses of each pod."""
+    async with (
+        FakeWorker(script=saying("twin", 1, stall_after=2)) as twin,
+        FakeWorker(script=saying("other", 1, stall_after=2)) as other,
+        running_router(twin, f"localhost:{twin.port}", other) as router,
+    ):
+        fleet = router.state.registry._fleet
+        await until(lambda: not any(w.trouble for w in fleet.workers.values()), 5, "all connected")
+        assert list(router.state.registry.workers) == [twin.address, other.address]
+        text = (await router.http.get("/metrics")).text
+        assert text.count("outrider_router_worker_up{") == 2
+        answers = [asyncio.create_task(say(router)) for _ in range(6)]
+        await until(lambda: len(twin.active) + len(other.active) == 6, 5, "all are there")
+        assert len(twin.active) == len(other.active) == 3
+        twin.resume.set()
+        other.resume.set()
+        assert sorted(await asyncio.gather(*answers)) == ["other"] * 3 + ["twin"] * 3
+
+
+async def test_the_other_address_is_used_while_one_is_cut_off() -> None:
+    async with (
+        FakeWorker(script=saying("twin")) as twin,
+        running_router(twin, f"localhost:{twin.port}") as router,
+    ):
+        fleet = router.state.registry._fleet
+        first, second = fleet.workers.values()
+        await until(lambda: not (first.trouble or second.trouble), 5, "both connected")
+        assert first.task is not None
+        first.task.cancel()
+        await until(lambda: first.trouble, 5, "cut off")
+        assert list(router.state.registry.workers) == [second.client.address]
+        assert await say(router) == "twin"

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 import socket
+import statistics
 from collections.abc import Awaitable
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 import structlog
 
 from outrider.worker.v1 import worker_pb2
-from outrider_router.worker_client import client as client_module
-from outrider_router.worker_client.wire import cancel_message
+from outrider_router.types import Submission
+from outrider_router.worker_client.send_line import SendLine
 from tests.support import tiny_tokenizers as tiny
 from tests.support.fake_worker import FakeWorker, Script, saying
 from tests.support.router_stack import HurriedClock, RunningRouter, Stack, running_router, until
@@ -47,6 +48,39 @@ async def test_disconnect_cancels_on_the_worker() -> None:
             await until(router.settled, 1, "nothing is left in the router")
             assert await outcome(router, "cancelled") == 1
             assert await started(router) == 1
+
+
+async def test_disconnect_in_line_gives_the_place_in_it_back() -> None:
+    """E13, F18: of who waits no worker ever learns, and who comes next moves up."""
+    async with (
+        FakeWorker(script=saying(TEXT, 9, stall_after=0)) as worker,
+        running_router(worker, max_in_flight=2, max_waiting=2) as router,
+    ):
+        admission = router.state.admission
+
+        def asked(**options: Any) -> asyncio.Task[Any]:
+            return asyncio.create_task(router.http.post(CHAT, json=GOOD | options))
+
+        held = asked(n=2)
+        await until(lambda: len(worker.active) == 2, 2, "all places are taken")
+        for stream in (False, True):
+            leaving, staying = asked(stream=stream), asked(stream=stream, n=2)
+            await until(lambda: admission.waiting == 2, 2, "the line is full")
+            assert (await asked()).status_code == 429
+            leaving.cancel()
+            await until(lambda: admission.waiting == 1, 2, "one has left")
+            late = asked(stream=stream)
+            await until(lambda: admission.waiting == 2, 2, "somebody else has its place")
+            for task in (late, staying):
+                task.cancel()
+            await until(lambda: admission.waiting == 0, 2, "nobody waits")
+        assert len(worker.submitted) == 2
+        worker.resume.set()
+        assert (await held).status_code == 200
+        assert (await asked()).status_code == 200
+        await until(router.settled, 2, "nothing is left in the router")
+        assert await outcome(router, "cancelled") == 6
+        assert await outcome(router, "overloaded") == 2
 
 
 async def dropped(router: RunningRouter, number: int, moment: Awaitable[None]) -> None:
@@ -91,13 +125,15 @@ async def test_nothing_leaks_though_closing_fails(
     worker.script = saying(TEXT, 1, 2, gap_s=0.01, stall_after=6)
     closed: list[tuple[str, int]] = []
 
-    def sometimes(submission: Any) -> Any:
+    cancel = SendLine.cancel
+
+    def sometimes(line: SendLine, submission: Submission) -> None:
         closed.append(submission.key)
         if len(closed) % 3 == 0:
             raise ConnectionError("closing failed")
-        return cancel_message(submission)
+        cancel(line, submission)
 
-    monkeypatch.setattr(client_module, "cancel_message", sometimes)
+    monkeypatch.setattr(SendLine, "cancel", sometimes)
     with structlog.testing.capture_logs():
         for wave in range(0, 300, 50):
             moments = [asyncio.sleep(chance.uniform(0, 0.2)) for _ in range(49)]
@@ -114,6 +150,16 @@ async def test_nothing_leaks_though_closing_fails(
     assert (await router.http.post(CHAT, json=GOOD)).status_code == 200
 
 
+async def seconds_of(router: RunningRouter, body: dict[str, Any]) -> float:
+    """The median of some answers, one after the other."""
+    took_s = []
+    for _ in range(5):
+        started_s = asyncio.get_running_loop().time()
+        assert (await router.http.post(CHAT, json=body)).status_code == 200
+        took_s.append(asyncio.get_running_loop().time() - started_s)
+    return statistics.median(took_s)
+
+
 async def test_slow_reader_is_cut_and_others_do_not_wait() -> None:
     """F16: a client that stops reading holds back only itself, and not for ever."""
     # A long name makes events long, which fills the sockets with few of them; and they come one by
@@ -122,8 +168,12 @@ async def test_slow_reader_is_cut_and_others_do_not_wait() -> None:
     big = Script([tiny.encode("a")] * 2000, gap_s=0.002)
     async with (
         FakeWorker(script=big, context_tokens=10**6, model=name) as worker,
-        running_router(worker, write_limit_s=0.3) as router,
+        running_router(worker, write_limit_s=1.0) as router,
     ):
+        asked = GOOD | {"model": name, "max_tokens": 5}
+        alone_s = await seconds_of(router, asked)
+        worker.forget()
+        worker.script = big
         host, port = router.url.removeprefix("http://").split(":")
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -134,9 +184,10 @@ async def test_slow_reader_is_cut_and_others_do_not_wait() -> None:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         stuck.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         await until(lambda: worker.submitted, 2, "submitted")
-        asked = GOOD | {"model": name, "max_tokens": 5}
-        normal = await router.http.post(CHAT, json=asked)
-        assert normal.status_code == 200
+        beside_s = await seconds_of(router, asked)
+        assert worker.active, "the slow reader is still there"
+        # As long as nobody waits for it: a write to it takes a second to be given up.
+        assert beside_s < alone_s + 0.3
         await until(router.settled, 8, "the slow reader was cut")
         stuck.close()
         assert await outcome(router, "cancelled") == 1

@@ -5,7 +5,7 @@ import gc
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,17 +28,17 @@ def error_of(response: Any) -> tuple[int, str | None, str]:
     return response.status_code, error["param"], error["code"]
 
 
-# Most of about 1 MiB; lists fewer, since reading JSON alone is slow with so many.
+# As many as a body may hold at most, or of about 1 MiB.
 HOSTILE: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "floats": (TEXT, "prompt", lambda: [1.5] * 200_000),
     "all but the last": (TEXT, "prompt", lambda: [7] * 250_000 + [None]),
     "lists": (TEXT, "prompt", lambda: [[1.5]] * 60_000),
     "empty lists": (TEXT, "prompt", lambda: [[]] * 60_000),
     "stops": (CHAT, "stop", lambda: [1.5] * 200_000),
-    "stop tokens": (CHAT, "stop_token_ids", lambda: ["a"] * 200_000),
+    "stop tokens": (CHAT, "stop_token_ids", lambda: ["a"] * 120_000),
     "biases": (CHAT, "logit_bias", lambda: {f"x{at}": 1 for at in range(80_000)}),
     "speculation": (CHAT, "speculation", lambda: {f"x{at}": 1 for at in range(80_000)}),
-    "tokens": ("/detokenize", "tokens", lambda: ["a"] * 200_000),
+    "tokens": ("/detokenize", "tokens", lambda: ["a"] * 120_000),
 }
 
 
@@ -46,29 +46,79 @@ HOSTILE: dict[str, tuple[str, str, Callable[[], Any]]] = {
 async def test_large_bad_bodies_are_refused_at_once(stack: Stack, name: str) -> None:
     """Faults are not collected one by one: meanwhile nobody else would be served."""
     path, param, value = HOSTILE[name]
-    body = json.dumps(GOOD | {param: value()}).encode()
-    # Time of this process, not of the machine, which may be busy with others; and without the
-    # collector's way through what other tests have left in memory.
+    response = await refused_at_once(stack, path, json.dumps(GOOD | {param: value()}))
+    assert error_of(response)[:2] == (400, param)
+
+
+# What fits into the largest body, of what takes long to read or to walk through.
+FULL = {
+    "lists": (TEXT, '{"metadata":[%s[]]}', "[],"),
+    "objects": (CHAT, '{"chat_template_kwargs":{"a":[%s{}]}}', "{},"),
+    "texts": (CHAT, '{"chat_template_kwargs":{"a":[%s""]}}', '"",'),
+    "names": (CHAT, '{%s"z":1}', '"a":1,'),
+    "tokens": (TEXT, '{"prompt":[%s1]}', "1,"),
+    "options of a stream": (TEXT, '{"stream_options":{%s"z":1}}', '"a":1,'),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+async def test_the_fullest_bodies_are_refused_at_once(stack: Stack, name: str) -> None:
+    """Before they are read: nobody is served meanwhile, in whichever thread that is."""
+    path, around, piece = FULL[name]
+    times = (stack.router.state.settings.max_body_bytes - len(around)) // len(piece)
+    response = await refused_at_once(stack, path, around % (piece * times))
+    assert error_of(response)[:2] == (400, None)
+    assert "the body holds more than" in response.text
+
+
+async def refused_at_once(stack: Stack, path: str, body: str) -> Any:
+    """The response, in time of this process, not of the machine, which may be busy with others."""
+    content = body.encode()
+    # Without the collector's way through what other tests have left in memory.
     gc.collect()
     gc.freeze()
     started_s = time.process_time()
-    response = await stack.router.http.post(path, content=body, headers=JSON)
+    response = await stack.router.http.post(path, content=content, headers=JSON)
     taken_s = time.process_time() - started_s
     gc.unfreeze()
     assert taken_s < 0.3
-    assert error_of(response)[:2] == (400, param)
     assert len(response.text) < 500
+    return response
 
 
-async def test_many_unknown_fields_are_counted_at_once(stack: Stack) -> None:
+async def test_unknown_fields_are_counted_and_more_than_anybody_has_refused(stack: Stack) -> None:
     stack.worker.script = saying("ok")
-    body = json.dumps(GOOD | {f"x{at}": 1 for at in range(50_000)}).encode()
-    started_s = time.process_time()
-    response = await stack.router.http.post(CHAT, content=body, headers=JSON)
-    assert time.process_time() - started_s < 0.3
+    response = await stack.router.http.post(CHAT, json=GOOD | {f"x{at}": 1 for at in range(200)})
     assert response.status_code == 200
     count = "outrider_router_ignored_fields_total"
-    assert await stack.router.metric(count, field="other") == 50_000
+    assert await stack.router.metric(count, field="other") == 200
+    many = {f"x{at}": 1 for at in range(50_000)}
+    for body in (GOOD | many, GOOD | {"stream": True, "stream_options": many}):
+        response = await refused_at_once(stack, CHAT, json.dumps(body))
+        assert response.status_code == 400
+        assert " are more than the " in response.text
+
+
+async def test_prompts_of_many_tokens_are_refused_by_their_number_alone(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks through them, and what is not repeated in the answer is not decoded."""
+    decoded: list[int] = []
+    decode = ModelTokenizer.decode
+
+    def spied(tokenizer: ModelTokenizer, ids: Sequence[int]) -> str:
+        decoded.append(len(ids))
+        return decode(tokenizer, ids)
+
+    monkeypatch.setattr(ModelTokenizer, "decode", spied)
+    stack.worker.script = saying("ok")
+    asked = {"model": "tiny", "max_tokens": 1}
+    long = await refused_at_once(stack, TEXT, json.dumps(asked | {"prompt": [5] * 1_000_000}))
+    assert error_of(long) == (400, "prompt", "context_length_exceeded")
+    for echo in (False, True):
+        body = asked | {"prompt": [5, 6, 7], "echo": echo}
+        assert (await stack.router.http.post(TEXT, json=body)).status_code == 200
+    assert decoded == [3]
 
 
 def nested(depth: int) -> str:

@@ -33,6 +33,34 @@ async def begin_streams(router: RouterProcess, worker: FakeWorker) -> list[async
     return tasks
 
 
+async def status(router: RouterProcess) -> int:
+    """What `/ready` says; 0 where nobody listens yet."""
+    try:
+        return (await router.http.get("/ready")).status_code
+    except httpx2.TransportError:
+        return 0
+
+
+async def test_the_first_ready_is_true() -> None:
+    """F13: asked from the first moment on, it is said once a request is served, and not before."""
+    worker = FakeWorker(script=saying(TEXT), port=free_ports(1)[0], ready=False)
+    async with router_process(worker) as router, asyncio.timeout(60):
+        seen = {await status(router)}
+        while 503 not in seen:
+            seen.add(await status(router))
+        await worker.start()
+        # Its description says no at first, as that of one that still loads does.
+        while not worker.descriptions:
+            seen.add(await status(router))
+        assert (await router.http.post(CHAT, json=GOOD)).status_code == 503
+        worker.ready = True
+        while (last := await status(router)) != 200:
+            seen.add(last)
+        assert (await stream(router)).endswith("data: [DONE]\n\n")
+        assert seen <= {0, 503}
+        await worker.die()
+
+
 async def test_sigterm_lets_running_streams_finish() -> None:
     async with (
         FakeWorker(script=saying(TEXT, 1, stall_after=3)) as worker,

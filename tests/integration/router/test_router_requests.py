@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import structlog
+from pydantic import BaseModel
 
 from outrider.worker.v1 import worker_pb2
+from outrider_router.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from tests.support import tiny_tokenizers as tiny
 from tests.support.fake_worker import FakeWorker, Script, saying
 from tests.support.router_stack import RunningRouter, Stack, running_router
@@ -19,22 +21,25 @@ async def ask(router: RunningRouter, **options: Any) -> Any:
     return await router.client.chat.completions.create(model="tiny", messages=MESSAGES, **options)
 
 
-NULLABLE = (
-    *("stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p"),
-    *("n", "stop", "stop_token_ids", "seed", "ignore_eos", "speculation", "logprobs", "tools"),
-    *("top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "user"),
-    *("min_tokens", "logit_bias", "response_format", "metadata", "store", "tool_choice"),
-    *("top_logprobs", "prediction", "audio", "modalities", "return_token_ids", "service_tier"),
+CHAT = {"model": "tiny", "messages": MESSAGES}
+TEXT_PROMPT = {"model": "tiny", "prompt": "What is the capital of France?"}
+# Known, and declared in no body: what they could ask for is refused or has no effect.
+UNDECLARED = ("user", "metadata", "store", "audio", "modalities", "service_tier", "best_of")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "base"),
+    [("/v1/chat/completions", ChatBody, CHAT), ("/v1/completions", CompletionBody, TEXT_PROMPT)],
 )
-
-
-async def test_null_is_absent(stack: Stack) -> None:
+async def test_null_is_absent(
+    offering: Stack, path: str, kind: type[BaseModel], base: dict[str, Any]
+) -> None:
     """E07, and the defaults that go to the worker."""
-    worker, router = stack.worker, stack.router
+    worker, router = offering.worker, offering.router
     worker.script = saying(TEXT, 3)
-    base = {"model": "tiny", "messages": MESSAGES}
-    absent = (await router.http.post("/v1/chat/completions", json=base)).json()
-    nulls = await router.http.post("/v1/chat/completions", json=base | dict.fromkeys(NULLABLE))
+    every_field = dict.fromkeys((*kind.model_fields, *UNDECLARED))
+    absent = (await router.http.post(path, json=base)).json()
+    nulls = await router.http.post(path, json=every_field | base)
     assert nulls.status_code == 200
     assert nulls.json()["choices"] == absent["choices"]
     first, second = worker.submitted
@@ -43,6 +48,25 @@ async def test_null_is_absent(stack: Stack) -> None:
     room = worker.context_tokens - len(first.prompt_ids)
     assert first.sampling.max_tokens == room
     assert first.seed != second.seed, "a random seed where the client gave none"
+    for named in ("request_id", "seed"):
+        first.ClearField(named)
+        second.ClearField(named)
+    first.deadline_ms = second.deadline_ms
+    assert first == second
+
+
+async def test_null_is_absent_where_text_is_tokenized(stack: Stack) -> None:
+    """E07, for the other two routes that take a body."""
+    spoken = {"model": "tiny", "messages": MESSAGES}
+    for path, kind, base in (
+        ("/tokenize", TokenizeBody, TEXT_PROMPT),
+        ("/tokenize", TokenizeBody, spoken),
+        ("/detokenize", DetokenizeBody, {"model": "tiny", "tokens": [5]}),
+    ):
+        absent = await stack.router.http.post(path, json=base)
+        nulls = await stack.router.http.post(path, json=dict.fromkeys(kind.model_fields) | base)
+        assert absent.status_code == nulls.status_code == 200
+        assert absent.json() == nulls.json()
 
 
 async def test_parameters_reach_the_worker() -> None:

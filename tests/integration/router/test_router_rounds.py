@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import structlog
 
 from outrider.worker.v1 import worker_pb2
 from tests.support import tiny_tokenizers as tiny
@@ -80,6 +81,30 @@ async def test_a_stop_string_cuts_the_round_it_ends_in(stack: Stack) -> None:
         whole = 1 if len(rounds) == 1 else min(6, len(IDS) - 1 - 6 * (len(rounds) - 2))
         assert cut["accepted"] == min(whole - 1, len(cut["tokens"]))
         assert await streamed(stack.router, stop=[stop]) == rounds
+
+
+async def test_what_an_answer_is_cut_to_is_what_every_count_says() -> None:
+    """A05: report, rounds, usage, log and series come from the rounds as far as they were kept."""
+    script = Script([tiny.encode("abcdefghij")] * 2, verified=[9, 9], drafter=0)
+    worker = FakeWorker(script=script, drafters=("ngram",))
+    async with worker, running_router(worker) as router:
+        for options in ({"stop": ["b"]}, {"max_tokens": 2}):
+            router.forget()
+            with structlog.testing.capture_logs() as lines:
+                answer = await ask(router, **options)
+            (told,) = [line for line in lines if line["event"] == "request_ended"]
+            (one,) = answer.choices[0].speculation_rounds
+            report = answer.metrics["speculative_decoding"]
+            kept = answer.usage.completion_tokens
+            assert kept == len(one["tokens"]) == told["completion_tokens"] == 2
+            assert await router.metric("outrider_router_generation_tokens_total") == kept
+            accepted = one["accepted"]
+            assert report["num_accepted_draft_tokens"] == accepted <= kept
+            assert report["per_step_accepted"] == [accepted]
+            assert told["accepted_draft_tokens"] == accepted
+            assert await router.metric("outrider_router_accepted_draft_tokens_total") == accepted
+            assert report["num_spec_steps"] == 1
+            assert await router.metric("outrider_router_verify_steps_total") == 1
 
 
 async def test_choices_are_told_apart() -> None:

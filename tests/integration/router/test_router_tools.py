@@ -306,3 +306,33 @@ async def test_a_prescribed_form_leaves_thinking_free() -> None:
         (submit,) = worker.submitted
         closer = models.encode(worker.tokenizer, "</think>")
         assert submit.grammar.text.startswith(f"start: FREE_TEXT? <[{closer[0]}]>")
+
+
+async def test_a_form_that_holds_from_the_first_token_is_content() -> None:
+    """Where a client's own grammar holds at once, the thinking that the template opened is over."""
+    own = {"guided_grammar": 'start: "yes"'}
+    async with serving(models.THINKING) as (worker, router):
+        worker.script = saying(worker, "yes")
+        answer = await ask(router, extra_body=own)
+        assert answer.choices[0].message.content == "yes"
+        assert answer.usage.completion_tokens_details.reasoning_tokens == 0
+        (one,) = (await streamed(router, extra_body=own)).values()
+        assert (one["reasoning"], one["content"]) == ("", "yes")
+
+
+async def test_a_tools_bad_schema_is_named_by_its_place() -> None:
+    """C09: the worker tells a line of a grammar that the client has never seen."""
+    async with serving(models.LLAMA) as (worker, router):
+        worker.script = Script(
+            [],
+            failure=worker_pb2.FAILURE_CODE_INVALID,
+            failure_param="grammar",
+            failure_message="invalid lark: at 7(14): failed to compile JSON schema: Oh\n   7 | x",
+        )
+        with pytest.raises(openai.BadRequestError) as caught:
+            await ask(router, tools=TOOLS, tool_choice="required")
+        (submit,) = worker.submitted
+        assert submit.grammar.text.split("\n")[6].startswith("call_1_json:")
+        place = "tools[1].function.parameters"
+        body: Any = caught.value.body
+        assert (body["message"], body["param"]) == (f"{place}: Oh", place)

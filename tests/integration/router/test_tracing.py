@@ -6,9 +6,11 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
+from outrider.worker.v1 import worker_pb2
 from outrider_runtime.tracing import OtelTracer
-from tests.support.fake_worker import FakeWorker, resuming, saying
+from tests.support.fake_worker import FakeWorker, Script, resuming, saying
 from tests.support.router_stack import running_router, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -66,3 +68,20 @@ async def test_without_a_collector_nothing_is_traced_or_sent() -> None:
         headers = {"traceparent": PARENT}
         assert (await router.http.post(CHAT, json=GOOD, headers=headers)).status_code == 200
         assert [submit.traceparent for submit in worker.submitted] == [""]
+
+
+async def test_what_a_client_got_wrong_is_no_error_of_the_server() -> None:
+    """By OpenTelemetry's conventions the status of a server's span is unset for a 4xx."""
+    kept = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    broken = Script([], failure=worker_pb2.FAILURE_CODE_INTERNAL)
+    async with FakeWorker(script=broken) as worker, running_router(worker) as router:
+        router.state.tracer = OtelTracer(provider)
+        wrong = await router.http.post(CHAT, json=GOOD | {"temperature": 9})
+        failed = await router.http.post(CHAT, json=GOOD)
+    assert (wrong.status_code, failed.status_code) == (400, 500)
+    first, second = [span for span in kept.get_finished_spans() if span.name == "chat"]
+    assert dict(first.attributes or {})["outrider.outcome"] == "invalid"
+    assert first.status.status_code is StatusCode.UNSET
+    assert second.status.status_code is StatusCode.ERROR

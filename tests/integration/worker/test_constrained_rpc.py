@@ -225,3 +225,20 @@ async def test_a_grammar_that_takes_too_long_is_refused_in_time() -> None:
         assert (failure.code, failure.param) == (wire.FAILURE_CODE_INVALID, "grammar")
         assert "did not compile" in failure.message
         assert desk.inbox.empty
+
+
+async def test_what_comes_and_goes_while_a_round_lasts_leaves_nothing_in_the_engine() -> None:
+    async with desk_and_router(None) as (desk, router):
+        await router.submit("kept", PROMPT)
+        for number in range(50):
+            await router.submit(f"gone{number}", PROMPT)
+            await router.cancel(f"gone{number}", choice_index=0)
+        for number in range(50):
+            end = await router.end(f"gone{number}")
+            assert end.finish.reason == wire.FINISH_REASON_CANCELLED
+        [left] = desk.inbox.drain()
+        assert isinstance(left, Submit)
+        assert left.spec.key.request_id == "kept"
+        await router.cancel("kept", choice_index=0)
+        [cancel] = await desk.entered(1)
+        assert cancel == Cancel(left.spec.key.owner, "kept", 0), "the engine has it already"

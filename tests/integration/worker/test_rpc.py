@@ -63,6 +63,7 @@ async def test_tokens_come_back_for_every_request(worker: Worker) -> None:
         ({"logprobs": {"top_logprobs": 21}}, wire.FAILURE_CODE_INVALID, "top_logprobs"),
         ({"adapter": "lora"}, wire.FAILURE_CODE_UNSUPPORTED, "adapter"),
         ({"speculation": {"drafter": "eagle"}}, wire.FAILURE_CODE_INVALID, "speculation.drafter"),
+        ({"speculation": {"drafter": "predicted"}}, wire.FAILURE_CODE_INVALID, "prediction"),
     ],
 )
 async def test_what_is_wrong_or_unsupported_is_named(
@@ -105,6 +106,27 @@ async def test_cancel_and_detach_free_the_worker(worker: Worker) -> None:
         end = await router.end("long")
         assert end.finish.reason == wire.FINISH_REASON_CANCELLED
         assert worker.replica.kv_used_tokens() > 0
+    async with asyncio.timeout(5):
+        while not worker.engine.idle:
+            await asyncio.sleep(0.01)
+    assert worker.replica.kv_used_tokens() == 0
+
+
+async def test_a_prefix_that_was_just_dropped_is_right_when_it_comes_again(worker: Worker) -> None:
+    """F20: at whatever moment it was dropped, the same prompt and the next turn are answered."""
+    async with attached(worker.server.port) as router:
+        for number in range(63):
+            dropped, again, turn = f"dropped-{number}", f"again-{number}", f"turn-{number}"
+            await router.submit(dropped, PROMPTS[0], sampling=ENDLESS | {"max_tokens": 450})
+            await asyncio.sleep(number % 21 / 1000)
+            await router.cancel(dropped)
+            await router.submit(again, PROMPTS[0], max_tokens=8)
+            next_turn = (*PROMPTS[0], *router.ids.get(dropped, ())[:4])
+            await router.submit(turn, next_turn, max_tokens=8)
+            assert (await router.end(dropped)).finish.reason == wire.FINISH_REASON_CANCELLED
+            await asyncio.gather(router.end(again), router.end(turn))
+            assert router.ids[again] == greedy_text(PROMPTS[0], 8)
+            assert router.ids[turn] == greedy_text(next_turn, 8)
     async with asyncio.timeout(5):
         while not worker.engine.idle:
             await asyncio.sleep(0.01)

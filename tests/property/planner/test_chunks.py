@@ -26,6 +26,7 @@ def costs(padded: bool) -> CostModel:
         feed_s={"drafter": np.zeros(rows.size)},
         draft_s={"drafter": 2e-4 * steps},
         host_s=np.zeros(len(LADDER)),
+        context_s=np.zeros(len(LADDER)),
         edges=edges,
     )
 

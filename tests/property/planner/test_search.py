@@ -54,12 +54,15 @@ def random_costs(draw: st.DrawFn, padded: bool = False) -> CostModel:
     steps = draw(st.lists(st.floats(0, 3e-3), min_size=K * 3, max_size=K * 3))
     draft = np.concatenate([np.zeros((3, 1)), np.cumsum(np.array(steps).reshape(3, K), 1)], 1)
     host = np.array(draw(st.lists(st.floats(0, 1e-3), min_size=3, max_size=3)))
-    return CostModel(LADDER, target, {"x": feed}, {"x": draft}, host, tuple(edges.tolist()))
+    context = np.array(draw(st.lists(st.floats(-1e-4, 1e-3), min_size=3, max_size=3)))
+    return CostModel(
+        LADDER, target, {"x": feed}, {"x": draft}, host, context, tuple(edges.tolist())
+    )
 
 
 def reference(drafts: Drafts, cost: CostModel, step: int) -> tuple[float, dict[Any, Any]]:
     """ρ(n) and, for every carried d, the value of every V, by enumeration."""
-    n, host = cost.ladder[step], cost.host_s[step]
+    n, host = cost.ladder[step], cost.every_round_s[step]
     rates = {(0, 0): n / (cost.target_s[n] + host)}
     gains, seconds = {}, {}
     for d in range(1, K + 1):
@@ -183,7 +186,7 @@ def test_a_latency_bound_agrees_with_brute_force(
         for d in range(K + 1):
             for verify in range(1 if d else 0, min(n * d, cost.max_rows - n) + 1):
                 row_s = cost.target_s[n + verify] + (cost.feed_s["x"][n + verify] if d else 0.0)
-                round_s = row_s + cost.draft_s["x"][step, d] + cost.host_s[step]
+                round_s = row_s + cost.draft_s["x"][step, d] + cost.every_round_s[step]
                 tokens = n + (drafts.gain(n, d, verify) if d else 0.0)
                 cells.append((round_s * n / tokens, tokens / round_s))
         kept = [rate for token_s, rate in cells if token_s <= bound_s * (1 + 1e-9)]
@@ -222,9 +225,8 @@ def test_float_noise_flips_no_decision(drafts: Drafts, cost: CostModel, seed: in
 def test_time_may_change_where_no_bucket_ends() -> None:
     """Buckets of 4 and 12 rows, a table with a step at 6 of its own: it is looked at too."""
     target = np.array([0.0, *[1.0] * 4, *[1.1] * 2, *[2.0] * 6])
-    cost = CostModel(
-        LADDER, target, {"x": np.zeros(13)}, {"x": np.zeros((3, K + 1))}, np.zeros(3), (4, 12)
-    )
+    none, free = np.zeros(3), {"x": np.zeros((3, K + 1))}
+    cost = CostModel(LADDER, target, {"x": np.zeros(13)}, free, none, none, (4, 12))
     drafts = Drafts(np.ones((K, 1)), np.ones((K, 1)), np.array([0.9, 0.8, 0.7]))
     for sparse in (False, True):
         found = decide("x", gain_model(estimates_of(drafts), sparse), cost, None)

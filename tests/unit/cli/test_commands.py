@@ -57,8 +57,27 @@ def test_every_drafter_that_a_worker_knows_can_be_asked_for(
 ) -> None:
     seen: list[StackOptions] = []
     monkeypatch.setattr(main, "_up", seen.append)
-    assert run("up", "--drafter", f"{name},ngram").exit_code == 0
-    assert seen[0].drafter == f"{name},ngram"
+    assert run("up", "--drafter", name).exit_code == 0
+    assert seen[0].drafter == name
+
+
+@pytest.mark.parametrize(
+    ("drafters", "words"),
+    [
+        ("ngram,ngram", "names ngram twice"),
+        ("", "'none' stands for no drafter"),
+        ("ngram,", "'none' stands for no drafter"),
+        ("none,ngram", "'none' stands alone"),
+        ("ngram,draft:/no/such/folder", "unknown model '/no/such/folder'"),
+        ("draft:~/no/such.gguf", "unknown model '~/no/such.gguf'"),
+    ],
+)
+def test_a_list_of_drafters_that_no_worker_takes_is_one_line(drafters: str, words: str) -> None:
+    result = run("up", "--drafter", drafters)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("outrider: ")
+    assert words in line
 
 
 @pytest.mark.parametrize("usage", usages())

@@ -89,6 +89,7 @@ def test_explain_says_what_is_wrong(url: str, words: str) -> None:
     done = RUNNER.invoke(app, ["explain", "demo", "--url", url])
     assert done.exit_code == 2
     assert words in done.output
+    assert "--url" in done.output
 
 
 def test_replay_finds_the_same_integers_and_compares(log: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from outrider_cli.errors import CommandError
 from outrider_cli.inherited import InheritedTls, inherited_tls
 from outrider_cli.options import StackOptions
-from outrider_cli.probes import grpc_serving, http_json, http_ok
+from outrider_cli.probes import grpc_serving, http_get, http_ok
 from outrider_cli.report import base_url
 from outrider_cli.stack import Port, build_stack
 from outrider_runtime.rpc import start_server
@@ -57,7 +57,7 @@ async def test_a_router_of_https_is_asked_by_https(files: Certificates) -> None:
     with https_server(files) as number:
         port = Port(HOST, number, "--port", tls=True)
         assert await http_ok(port, "/ready")
-        assert await http_json(port, "/ready") == {}
+        assert await http_get(port, "/ready") == (200, b"{}")
         assert base_url(port) == f"https://{HOST}:{number}/v1"
         assert not await http_ok(Port(HOST, number, "--port"), "/ready")
 

@@ -11,6 +11,7 @@ from outrider_cli.main import app
 from outrider_cli.train_drafter import ChatText
 from outrider_worker.model.loader import load_model
 from outrider_worker.speculate.checkpoints import open_drafter
+from outrider_worker.train import run
 from outrider_worker.train.own_prompts import Frame
 from tests.support.tiny_models import shared_tiny_llama
 
@@ -69,6 +70,21 @@ def test_a_message_is_framed_by_the_template() -> None:
     frame = Frame.of(chat.encode)
     assert chat.decode(frame.opening) == "<|im_start|>user\n"
     assert chat.decode([frame.end_id]) == "<|im_end|>"
+
+
+def test_one_that_is_stopped_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "train_drafter", stopped)
+    code, said = _run("--target", _target(), "--out", str(tmp_path), *_SMALL)
+    assert code == 130
+    assert said.splitlines() == [
+        f"loading {_target()}",
+        "outrider: stopped; the same command goes on from where it was",
+    ]
 
 
 def test_it_trains_goes_on_and_ends_with_a_drafter_that_loads(tmp_path: Path) -> None:

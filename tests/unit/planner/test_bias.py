@@ -136,7 +136,7 @@ def test_a_sparse_drafter_stays_on_where_the_expectation_over_its_pool_pays() ->
     )
     target_s = np.array([0.0, *(0.010 + 0.0035 * np.arange(K + 1))])
     free = {"x": np.zeros((1, K + 1))}
-    cost = CostModel((1,), target_s, {"x": np.zeros(K + 2)}, free, np.zeros(1), ())
+    cost = CostModel((1,), target_s, {"x": np.zeros(K + 2)}, free, np.zeros(1), np.zeros(1), ())
     found = decide("x", model, cost, None)
     d = int(found.draft_tokens[0])
     verified = np.minimum(lengths, d)

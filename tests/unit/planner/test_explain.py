@@ -1,8 +1,10 @@
 """Why a plan is as it is, what it would be otherwise, and what runs beside it."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from outrider_planner.core.cells import cell
@@ -13,6 +15,7 @@ from outrider_planner.core.policies import Decision, parse
 from outrider_planner.core.settings import DeploymentSettings, SettingsError
 from outrider_planner.core.shared_costs import CostTableError
 from outrider_planner.core.types import ClassRule, CostTable, Objective
+from outrider_planner.core.views import deployment
 from outrider_planner.core.whatif import Answer, CostRatios, Question, answer
 from tests.unit.planner.builders import World, make_hello, make_report, make_rounds, make_table
 from tests.unit.planner.joined import GOOD, joined, told
@@ -75,18 +78,60 @@ def test_the_sentence_is_about_the_n_asked_for(policy: str, requests: int) -> No
     found = explained(planner, requests)
     decision = planner.workers["worker-1"].decision
     assert decision is not None
-    step = planner.basis["worker-1"].step(requests)
-    if step == planner.basis["worker-1"].step():
-        assert found.reason == decision.reason
-        return
+    step, n = planner.basis["worker-1"].step(requests), found.ladder_requests
     length = int(decision.drafters[0].draft_tokens[step])
-    does = f"drafts {length}, verifies up to " if length else "off, "
-    assert found.reason.startswith(f"{policy}: ngram at n={found.ladder_requests}: {does}")
+    does = f"at n={n} drafts {length}, verifies up to " if length else f"off at n={n}: "
+    assert found.reason.startswith(f"{policy}: ngram {does}")
     (why,) = found.drafters
     assert why.chosen is not None
     assert f"{why.chosen.rate_tokens_per_s:.0f} tokens/s" in found.reason
     fixed = policy not in ("two_stage", "dspark")
     assert found.reason.endswith(", by configuration") == fixed
+
+
+def test_the_present_n_is_explained_in_the_plans_own_words() -> None:
+    planner = taught()
+    decision = planner.workers["worker-1"].decision
+    assert decision is not None
+    assert without_numbers(explained(planner).reason) == without_numbers(decision.reason)
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"[0-9.]+", "#", text)
+
+
+def test_survival_never_rises_though_long_drafts_are_good_ones() -> None:
+    """Of the drafts at the first position half hold; the few that go on to a second all do."""
+    planner, hello = Planner(PlannerConfig()), make_hello(sparse=True, bins=16)
+    planner.on_hello(hello, 1, 0.0)
+    counts = {f"ngram|greedy|0|asked|{j}|0": 400 for j in range(2)}
+    for kind, short, long in (("drafted", 300, 100), ("verified", 300, 100), ("accepted", 99, 98)):
+        counts[f"ngram|greedy|0|{kind}|0|3"] = short
+        counts |= {f"ngram|greedy|0|{kind}|{j}|12": long for j in range(2)}
+    planner.on_store_snapshot(scopes(hello)[0], [counts])
+    planner.replan(0.0)
+    (known,) = planner.basis["worker-1"].snapshot.drafters
+    assert known.estimates is not None
+    assert known.estimates.mean_survival[0, 1] > known.estimates.mean_survival[0, 0]
+    (why,) = explained(planner).drafters
+    assert list(why.survival) == sorted(why.survival, reverse=True)
+    assert why.survival[0] > 0.5
+    (shown,) = deployment(planner, "demo", 0.0)["workers"][0]["statistics"][0]["classes"]
+    assert shown["survival"] == sorted(shown["survival"], reverse=True)
+
+
+def test_no_part_of_a_round_takes_less_than_no_time() -> None:
+    """Requests cheaper than the table says, as where rows share one reading of the context."""
+    planner = taught()
+    basis = planner.basis["worker-1"]
+    assert basis.cost is not None
+    context_s = np.full(len(basis.cost.ladder), -0.004)
+    planner.basis["worker-1"] = replace(basis, cost=replace(basis.cost, context_s=context_s))
+    (why,) = explained(planner, 2).drafters
+    assert why.off is not None
+    assert why.off.host_s == pytest.approx(100e-6, rel=0.5)
+    assert why.off.target_s == pytest.approx(0.008, rel=0.05)
+    assert why.off.rate_tokens_per_s == pytest.approx(2 / why.off.round_s)
 
 
 def test_a_sentence_about_another_n_keeps_what_the_plan_rests_on() -> None:

@@ -22,6 +22,7 @@ COST = CostModel(
     feed_s={"x": np.zeros(ROWS + 1)},
     draft_s={"x": np.tile(0.0001 * np.arange(K + 1.0), (2, 1))},
     host_s=np.zeros(2),
+    context_s=np.zeros(2),
     edges=(),
 )
 LATELY = {"x": np.array([500.0, 500.0, 0.0, 0.0])}

@@ -129,7 +129,7 @@ def test_the_decision_log_goes_where_the_settings_say() -> None:
     in_file, in_store = PlannerSettings(decision_log="a.jsonl"), PlannerSettings(store="redis")
     assert (in_file.log_file, in_file.logs_to_store) == (Path("a.jsonl"), False)
     assert (in_store.log_file, in_store.logs_to_store) == (None, True)
-    with pytest.raises(ValidationError, match="only with store = redis"):
+    with pytest.raises(ValidationError, match="store needs OUTRIDER_PLANNER_STORE=redis"):
         PlannerSettings(decision_log="store")
 
 

@@ -43,6 +43,7 @@ def costs(draft_ms: float = 1.0, feed_ms: float = 0.0, edges: tuple[int, ...] = 
         {"x": np.full(7, feed_ms * 1e-3)},
         {"x": draft},
         np.zeros(2),
+        np.zeros(2),
         edges,
     )
 

@@ -59,7 +59,7 @@ def predicted(found: CostTracker) -> tuple[FloatArray, FloatArray]:
     model = found.model()
     assert model is not None
     n = np.array(model.ladder)
-    return model.target_s[n] + model.host_s, model.target_s[4 * n] + model.host_s
+    return model.target_s[n] + model.context_s, model.target_s[4 * n] + model.context_s
 
 
 def true_s(rows_per_request: int, sharing: float) -> FloatArray:

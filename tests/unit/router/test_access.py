@@ -47,7 +47,10 @@ def test_keys_are_found_by_hash_from_the_environment_and_from_a_file(tmp_path: P
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"keys": [{"name": "a"}]}', '{"keys": [{"name": "a", "sha256": "secret"}]}'],
+    [
+        *("", "[]", "[" * 200_000, '{"keys": [{"name": "a"}]}'),
+        '{"keys": [{"name": "a", "sha256": "secret"}]}',
+    ],
 )
 def test_a_bad_key_file_stops_the_start_and_shows_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "keys.json"

@@ -115,3 +115,40 @@ def test_template_of_the_tokenizer_config_is_used_where_no_other_is() -> None:
     text = ModelText(with_config, lambda: NOW)
     ids = text.encode_chat(Conversation([{"role": "user", "content": "hi"}])).ids
     assert text.tokenizer.decode(ids).endswith("<|im_start|>assistant\n")
+
+
+SUFFIXED = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n### End of turn\n{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("as_the_library", [True, False])
+@pytest.mark.parametrize("content", ["e", "end", "im", "End of turn", "_", "\ue000", "Hello, \n"])
+@pytest.mark.parametrize(
+    ("source", "opening"), [(tiny.CHATML, "<|im_start|>assistant\n"), (SUFFIXED, "assistant: ")]
+)
+def test_a_prompt_goes_on_behind_its_last_message_whatever_the_template_says_next(
+    source: str, opening: str, content: str, as_the_library: bool
+) -> None:
+    assets = TextAssets(tiny.byte_level_json(), tiny.tokenizer_config_json(), source)
+    text = ModelText(assets, lambda: NOW, control_tokens_in_content=as_the_library)
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
+    chat = Conversation(said, add_generation_prompt=False, continue_final_message=True)
+    prompt = text.tokenizer.decode(text.encode_chat(chat).ids)
+    assert prompt.endswith(opening + content.strip())
+
+
+@pytest.mark.parametrize(("source", "content"), [(tiny.CHATML, " \n"), ("{{ 1 }}", "left out")])
+def test_what_has_no_content_cannot_be_continued(source: str, content: str) -> None:
+    text = ModelText(TextAssets(tiny.byte_level_json(), b"", source), lambda: NOW)
+    chat = Conversation([{"role": "user", "content": content}], continue_final_message=True)
+    with pytest.raises(TemplateError, match="no content that could be continued"):
+        text.encode_chat(chat)
+
+
+def test_letters_for_the_mark_may_run_out() -> None:
+    text = ModelText(TextAssets(tiny.byte_level_json(), b"", tiny.CHATML), lambda: NOW)
+    letters = "".join(map(chr, range(0xE000, 0xF900)))
+    chat = Conversation([{"role": "user", "content": letters}], continue_final_message=True)
+    with pytest.raises(TemplateError, match="private-use"):
+        text.encode_chat(chat)

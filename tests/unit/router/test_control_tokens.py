@@ -3,6 +3,7 @@
 import json
 import time
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -83,13 +84,7 @@ def test_encoding_between_control_tokens_equals_the_librarys(kind: str, content:
     assert template is not None
     text = rendered(template, user(content))
     spans = tokenizer.control.find(text)
-    ids: list[int] = []
-    done = 0
-    for span in spans:
-        ids += tokenizer._encode_plain(text[done : span.start], at_start=done == 0)
-        ids.append(span.token_id)
-        done = span.end
-    ids += tokenizer._encode_plain(text[done:], at_start=done == 0)
+    ids = list(chain.from_iterable(tokenizer._around_spans(text, spans, None)))
     assert ids == LIBRARIES[kind].encode(text, add_special_tokens=False).ids
 
 

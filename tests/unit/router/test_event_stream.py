@@ -14,8 +14,9 @@ from outrider_router.generation import Delta, Ending
 from outrider_router.metrics import RequestRecord, RouterMetrics
 from outrider_router.openai.chat import ChatWriter
 from outrider_router.openai.completions import CompletionWriter
-from outrider_router.openai.dialect import Frame, Writer
+from outrider_router.openai.dialect import Writer
 from outrider_router.openai.events import EventWriter, event
+from outrider_router.openai.frame import Frame
 from outrider_router.openai.stream import EventStream, StreamLimits
 from outrider_router.text.parts import CallBegun, Content, Part, Reasoning
 from outrider_runtime.clock import SystemClock

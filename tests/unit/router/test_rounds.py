@@ -7,7 +7,9 @@ from outrider_router.types import Round, Update, cut_rounds
 
 ROUNDS = st.lists(
     st.integers(0, 6).flatmap(
-        lambda tokens: st.builds(Round, st.just(tokens), st.just(6), st.integers(0, tokens))
+        lambda tokens: st.builds(
+            Round, st.just(tokens), st.just(6), st.integers(0, tokens), st.integers(0, tokens)
+        )
     ),
     max_size=6,
 )
@@ -23,6 +25,7 @@ def test_the_kept_tokens_keep_their_marks(rounds: list[Round], tokens: int) -> N
     kept = cut_rounds(rounds, tokens)
     assert marks(kept) == marks(tuple(rounds))[:tokens]
     assert all(one.tokens for one in kept)
+    assert all(one.relaxed_tokens <= one.accepted_tokens for one in kept if one not in rounds)
 
 
 @given(ROUNDS, ROUNDS)

@@ -57,25 +57,3 @@ async def test_the_server_leaves_signals_to_the_process() -> None:
 
 def handlers() -> list[Any]:
     return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-
-
-async def test_a_head_without_end_is_cut_and_others_are_served() -> None:
-    """Parsers keep what they have of a header; nobody may make them keep it all."""
-    listener = listen("127.0.0.1", 0, send_buffer_bytes=4096)
-    server = quiet_server(hello, max_head_bytes=5000, lifespan="off")
-    serving = asyncio.create_task(server.serve([listener]))
-    host, port = listener.getsockname()
-    async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection(host, port)
-        for body in (b"", b"x" * 50_000):
-            head = f"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            assert b" 200 " in await reader.readline()
-            await reader.readuntil(b"hello")
-            await reader.readline()
-            await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"GET / HTTP/1.1\r\nx-endless: " + b"a" * 20_000)
-        assert b" 431 " in await reader.readline()
-        writer.close()
-    server.should_exit = True
-    await serving

@@ -313,7 +313,7 @@ def test_settings_say_how_much_a_request_may_hold() -> None:
     names = {field.name for field in fields(Caps)}
     assert names == {
         *("messages", "tools", "stops", "stop_characters", "logit_biases"),
-        *("grammar_bytes", "prediction_tokens"),
+        *("grammar_bytes", "prediction_tokens", "json_values"),
     }
     settings = RouterSettings.model_validate({f"max_{name}": 7 for name in names})
     assert settings.caps == Caps(*[7] * len(names))

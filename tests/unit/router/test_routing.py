@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from outrider_router.routing.affinity import BLOCK_TOKENS, PrefixIndex
 from outrider_router.routing.breaker import Breaker
 from outrider_router.routing.discovery import Discovery, resolve
+from outrider_router.routing.fleet import Fleet
 from outrider_router.routing.policy import Candidate, Demand, MostRoom
 from outrider_runtime.clock import VirtualClock
 
@@ -144,3 +147,26 @@ async def test_loopback_is_resolved_and_a_bad_name_is_an_os_error() -> None:
     assert "127.0.0.1:7080" in await resolve("localhost", 7080)
     with pytest.raises(OSError, match=r"\w"):
         await resolve("no-such-name.invalid", 7080)
+
+
+async def test_a_fault_while_workers_are_sorted_does_not_end_the_looking() -> None:
+    """Whoever comes after it is found all the same."""
+    found: list[Collection[str]] = [{"10.0.0.1:7080"}, {"10.0.0.2:7080"}]
+
+    async def scripted(_name: str, _port: int) -> Collection[str]:
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    def connect(address: str) -> Any:
+        if address == "10.0.0.1:7080":
+            raise ValueError("no such address")
+        return SimpleNamespace(address=address, run=asyncio.Event().wait, status=None)
+
+    clock = VirtualClock()
+    discovery = Discovery(("dns:workers:7080",), clock, 5.0, scripted)
+    fleet = Fleet(discovery, connect, lambda _address: None, clock)
+    with capture_logs() as lines:
+        fleet.start()
+        await clock.advance(12)
+    assert list(fleet.workers) == ["10.0.0.2:7080"]
+    assert [line["task"] for line in lines if line["event"] == "task_failed"] == ["discovery"]
+    await fleet.stop()

@@ -106,17 +106,23 @@ def test_references_in_a_tools_schema_are_found() -> None:
     ],
 )
 def test_thinking_is_free_and_what_follows_is_not(text: str, opened: bool, fit: bool) -> None:
-    start = thinking_then("answer", ("<think>", "</think>"), opened, control_of(PLAIN))
+    start = thinking_then("answer", ("<think>", "</think>"), control_of(PLAIN), opened)
     assert start is not None
     grammar = f"{start}\n{json_rule('answer', json.dumps({'type': 'object'}))}"
     assert fits(PLAIN, grammar, text) is fit
 
 
 def test_thinking_needs_tokens_for_its_markers() -> None:
-    assert thinking_then("answer", ("[THINK]", "[/THINK]"), True, control_of(PLAIN)) is None
+    assert thinking_then("answer", ("[THINK]", "[/THINK]"), control_of(PLAIN), True) is None
 
 
 def test_patterns_keep_their_slashes() -> None:
     grammar = "start: answer\n" + regex_rule("answer", "a/[/]b\\/\nc")
     assert fits(PLAIN, grammar, "a//b/\nc")
     assert not fits(PLAIN, grammar, "a/b/\nc")
+
+
+def test_a_line_end_behind_a_backslash_is_one() -> None:
+    grammar = "start: answer\n" + regex_rule("answer", "x\\\ny\\\\\n")
+    assert fits(PLAIN, grammar, "x\ny\\\n")
+    assert not fits(PLAIN, grammar, "xny\\\n")

@@ -1,10 +1,12 @@
 """From settings to a worker whose drafters are loaded, measured, given memory and named."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from outrider_worker import assembly
 from outrider_worker.assembly import Assembly, assemble
 from outrider_worker.attention import default_attention
 from outrider_worker.engine.drafters import Drafters
@@ -160,3 +162,25 @@ def test_rejection_is_a_choice_and_relaxation_needs_thinking() -> None:
     assert assembly.parts.runner._programs.verifier.name == "rejection"
     with pytest.raises(ModelError, match="<think>"):
         _assembled("ngram", verifier="relaxed")
+
+
+@pytest.mark.parametrize(
+    ("drafter", "words"),
+    [
+        ("ngram,draft:/no/such/model", "/no/such/model does not exist"),
+        ("/no/such/head", "unknown drafter '/no/such/head': known are"),
+        ("head", "no head comes with the worker for "),
+        ("EMPTY", "holds no .safetensors"),
+        ("draft:EMPTY", "holds no .safetensors"),
+    ],
+)
+def test_a_drafter_that_is_not_there_is_told_before_weights_are_read(
+    drafter: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_given: object, **_options: object) -> None:
+        raise AssertionError("the target's weights were read first")
+
+    monkeypatch.setattr(assembly, "load_model", loaded)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((ModelError, UnknownDrafter), match=re.escape(words)):
+        _assembled(drafter.replace("EMPTY", str(tmp_path / "empty")))

@@ -177,6 +177,32 @@ def test_fields_that_cannot_be_honoured_are_refused_by_name(
     assert refusal(submit(**fields)) == (code, param)
 
 
+@pytest.mark.parametrize(
+    ("loaded", "asked", "words"),
+    [
+        (
+            ["ngram", "predicted"],
+            "eagle",
+            "not loaded: those loaded are ngram, predicted",
+        ),
+        ([], "ngram", "'ngram' is not loaded: none is loaded"),
+        (["predicted"], "predicted", "drafts the prediction of a request, and this one has none"),
+    ],
+)
+def test_a_drafter_that_cannot_draft_is_refused_with_what_can(
+    loaded: list[str], asked: str, words: str
+) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        spec_from_wire("router", submit(speculation={"drafter": asked}), V, loaded, now_s=10.0)
+    assert words in refused.value.failure.message
+
+
+def test_the_predicted_drafter_is_taken_with_a_prediction() -> None:
+    message = submit(speculation={"drafter": "predicted"}, prediction_ids=[9])
+    spec = spec_from_wire("router", message, V, ["predicted"], now_s=10.0)
+    assert spec.speculation.drafter == "predicted"
+
+
 def test_news_carry_logprobs_and_cached_tokens() -> None:
     news = TokenNews(
         RequestKey("router", "r", 2),

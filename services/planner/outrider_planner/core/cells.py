@@ -21,6 +21,7 @@ from outrider_planner.core.types import FloatArray, IntArray
 class Cell:
     """Expectations over the pool of one round at n = ``requests``; times in seconds.
 
+    ``target_s`` is T with what the requests' context adds to it.
     ``verify_tokens`` and ``rows`` are ceilings: a sparse drafter's round often has fewer.
     ``rate_tokens_per_s`` = (n + G) / (T + E + D + c); the ratio is to the rate without drafts.
     """
@@ -55,6 +56,7 @@ def cell(
         gain = float(known.gain.accepted(n, pool, np.array([float(verify)]))[row, 0])
         target_s = float(expected_pass_s(pool, cost.target_s, n, upto)[1][row, -1])
         feed_s = float(expected_pass_s(pool, cost.feed_s[name], n, upto)[1][row, -1])
+    target_s += float(cost.context_s[step])
     draft_s, host_s = float(cost.draft_s[name][step, draft_tokens]), float(cost.host_s[step])
     rate = (n + gain) / (target_s + feed_s + draft_s + host_s)
     off = float(cost.off_rate()[step])

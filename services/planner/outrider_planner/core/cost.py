@@ -32,8 +32,9 @@ class CostModel:
 
     Index 0 stands for no rows at all. Where rows are padded the arrays hold T_eff, the least time
     at which that many rows can be launched. ``draft_s[drafter]``: (steps, K + 1), by ladder step
-    and d. ``host_s``: (steps,), c(n): exposed host time, and what n requests' context adds to any
-    pass whatever its rows. ``edges``: bucket row counts, empty where nothing is padded.
+    and d. ``host_s``: (steps,), c(n), exposed host time. ``context_s``: (steps,), what n requests'
+    context adds to any target pass whatever its rows, below 0 where rows are dearer and requests
+    cheaper than the table says. ``edges``: bucket row counts, empty where nothing is padded.
     """
 
     ladder: tuple[int, ...]
@@ -41,6 +42,7 @@ class CostModel:
     feed_s: Mapping[str, FloatArray]
     draft_s: Mapping[str, FloatArray]
     host_s: FloatArray
+    context_s: FloatArray
     edges: tuple[int, ...]
 
     @property
@@ -48,10 +50,15 @@ class CostModel:
         """R: the most rows one forward may have."""
         return int(self.target_s.size) - 1
 
+    @property
+    def every_round_s(self) -> FloatArray:
+        """What n requests cost in any round, whatever is drafted and verified, (steps,)."""
+        return self.host_s + self.context_s
+
     def off_rate(self) -> FloatArray:
         """Tokens per second with speculation off, (steps,)."""
         n = np.array(self.ladder)
-        rate: FloatArray = n / (self.target_s[n] + self.host_s)
+        rate: FloatArray = n / (self.target_s[n] + self.every_round_s)
         return rate
 
 
@@ -180,7 +187,8 @@ class CostTracker:
                 name: self._by_step(grid) * _factor(self._draft[name])
                 for name, grid in self._drafts.items()
             },
-            host_s=self._exposed_host_s() + self._request_context_s(target_s),
+            host_s=self._exposed_host_s(),
+            context_s=self._request_context_s(target_s),
             edges=self.hello.row_buckets if self.hello.pads_rows else (),
         )
 

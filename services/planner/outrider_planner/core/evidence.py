@@ -111,10 +111,10 @@ class Evidence:
         trust = np.array([self.trust((name, c)) for c in classes])
         found = estimate(own, shared, fleet_counts, traits.sparse, trust)
         flat = flattened(found)
+        worth = found.length * found.mean_survival
         for place, c in enumerate(classes):
-            worth = found.length[place] * (found.survival * found.bin_share)[place].sum(-1)
             plain = flat.survival[place, :, 0]
-            self._believed[name, c] = Belief(found.survival[place], plain, worth)
+            self._believed[name, c] = Belief(found.survival[place], plain, worth[place])
         if bins > 1 and name in self.calibrations and not self.calibrations[name].useful:
             found = flat
         self.estimates[name] = (classes, found)

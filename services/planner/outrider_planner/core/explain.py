@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from outrider_planner.core.cells import Cell, best_cell, cell, chosen, rivals
 from outrider_planner.core.planning import Basis
-from outrider_planner.core.policies import Decision
+from outrider_planner.core.policies import Decision, Policy, words
 from outrider_planner.core.policies.base import DrafterStatistics
 from outrider_planner.core.policies.static import OffPolicy, StaticPolicy
 from outrider_planner.core.policies.table import TablePolicy
@@ -28,10 +28,10 @@ class DrafterWhy:
     """One drafter at one n. ``chosen`` None: the plan says nothing of it, or nothing has a price.
 
     ``rivals``: the best cells of other draft lengths. ``asked``: the best cell of the length asked
-    about, None where none was or no such draft can be verified. ``survival``: estimated
-    P(first j drafts all accepted) by position, classes and bins pooled. ``verified``: decayed count
-    behind it. ``note``: why a rival that is predicted to do better was not taken; "" where there is
-    none.
+    about, None where none was or no such draft can be verified. ``survival``: what the plan takes
+    P(first j drafts all accepted) to be by position, of the drafts there are, classes and bins
+    pooled; it never rises. ``verified``: decayed count behind it. ``note``: why a rival that is
+    predicted to do better was not taken; "" where there is none.
     """
 
     drafter: str
@@ -86,34 +86,32 @@ def explain(
 
 
 def _reason(basis: Basis, decision: Decision, drafters: tuple[DrafterWhy, ...], step: int) -> str:
-    """The decision's own sentence where it is about this step, one about this step elsewhere."""
-    if step == basis.step() or not drafters:
+    """About this step, in the same words at every one; the plan's own where nothing has a price."""
+    policy, bound_s = basis.settled.policy, basis.snapshot.bounds.latency_bound_s
+    parts = [_sentence(why, policy) for why in drafters if why.chosen is not None]
+    if not parts:
         return decision.reason
-    tables = {item.drafter: item for item in decision.drafters}
-    n = basis.snapshot.ladder[step]
-    parts = [
-        _sentence(why, n, int(tables[why.drafter].draft_tokens[step]))
-        for why in drafters
-        if why.drafter in tables
-    ]
-    fixed = ", by configuration" if isinstance(basis.settled.policy, _FIXED) else ""
-    return basis.told(f"{basis.settled.policy.name}: {'; '.join(parts)}{fixed}")
+    said = f"{policy.name}: {'; '.join(parts)}"
+    if isinstance(policy, _FIXED):
+        said += ", by configuration"
+    elif bound_s and all(item.token_s is not None for item in decision.drafters):
+        said += words.latency(decision.drafters, bound_s, step)
+    return basis.told(said)
 
 
-def _sentence(why: DrafterWhy, requests: int, draft_tokens: int) -> str:
+def _sentence(why: DrafterWhy, policy: Policy) -> str:
     """What is done with a drafter at one n, and what that is predicted to give."""
-    does = f"drafts {draft_tokens}" if draft_tokens else "off"
-    said, taken, off = f"{why.drafter} at n={requests}: {does}", why.chosen, why.off
-    if taken is None or off is None:
-        return f"{said}; no costs were measured"
-    plain = f"{off.rate_tokens_per_s:.0f} tokens/s"
-    if not draft_tokens:
-        return f"{said}, {plain}"
-    return (
-        f"{said}, verifies up to {taken.verify_tokens} ({taken.rows} rows), "
-        f"{taken.accepted_tokens:.2f} accepted per round, {taken.rate_tokens_per_s:.0f} tokens/s "
-        f"against {plain} off ({taken.rate_vs_off_ratio:.2f}x)"
-    )
+    taken, off, told = why.chosen, why.off, words.evidence(why.verified)
+    assert taken is not None
+    assert off is not None
+    rate, off_rate = taken.rate_tokens_per_s, off.rate_tokens_per_s
+    if taken.draft_tokens:
+        planned = taken.draft_tokens, taken.verify_tokens
+        drafts = words.drafting(why.drafter, taken.requests, planned, taken.accepted_tokens, rate)
+        return drafts + words.against(rate, off_rate) + told
+    if isinstance(policy, _FIXED):
+        return f"{why.drafter} off at n={taken.requests}: {off_rate:.0f} tokens/s"
+    return words.off(why.drafter, taken.requests, off_rate) + told
 
 
 def _drafter(
@@ -129,7 +127,7 @@ def _drafter(
         chosen=taken,
         rivals=others,
         off=off,
-        survival=survival(known),
+        survival=() if known.estimates is None else tuple(known.gain.survival.tolist()),
         length_survival=tuple(known.gain.length_survival.tolist()),
         verified=known.verified,
         note=_note(basis, taken, others),
@@ -163,12 +161,3 @@ def _better(taken: Cell, best: Cell) -> str:
         return ""
     does = f"drafting {best.draft_tokens}" if best.draft_tokens else "not drafting"
     return f"{does} is predicted to give {gain_ratio:.2%} more"
-
-
-def survival(known: DrafterStatistics) -> tuple[float, ...]:
-    """Mean survival of the drafts of each position, (K,); empty where no estimate was kept."""
-    found = known.estimates
-    if found is None:
-        return ()
-    by_class = (found.survival * found.bin_share).sum(axis=-1)
-    return tuple((found.class_share @ by_class).tolist())

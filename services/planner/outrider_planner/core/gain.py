@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider_planner.core.histogram import Estimates
-from outrider_planner.core.isotonic import isotonic
+from outrider_planner.core.isotonic import falling
 from outrider_planner.core.pools import DensePool, Pool, dense_pool, sparse_pool
 from outrider_planner.core.types import FloatArray, IntArray
 
@@ -45,6 +45,13 @@ class GainModel:
     def positions(self) -> int:
         """K."""
         return int(self.length_survival.size)
+
+    @property
+    def survival(self) -> FloatArray:
+        """P(first j drafts all accepted) of the drafts at each position, (K,), as G counts them:
+        it never rises, and adds up to what is accepted where all K are verified."""
+        result: FloatArray = self.flat_steps[-1, ::-1].cumsum()[::-1]
+        return result
 
     def pool(self, requests: int | IntArray) -> Pool:
         """The distribution of the pool of n requests, or of several n, (S,)."""
@@ -155,7 +162,7 @@ def _flat_steps(mean: FloatArray, by_position: FloatArray) -> FloatArray:
     positions = mean.size
     drafted = np.tril(np.ones((positions, positions)))
     weights = np.maximum(drafted * by_position, _NO_MASS)
-    return _falls(isotonic((drafted * mean)[:, ::-1], weights[:, ::-1])[:, ::-1] * drafted)
+    return _falls(falling(drafted * mean, weights) * drafted)
 
 
 def _falls(values: FloatArray) -> FloatArray:

@@ -47,6 +47,13 @@ class Estimates:
     class_share: FloatArray
     verified: float
 
+    @property
+    def mean_survival(self) -> FloatArray:
+        """(C, K), of the drafts there are at each position. It may rise where drafts differ in
+        length: those that are long are the good ones, and only they are still there."""
+        result: FloatArray = (self.survival * self.bin_share).sum(-1)
+        return result
+
 
 def estimate(
     fast: Sequence[Counts],
@@ -100,9 +107,8 @@ def flattened(estimates: Estimates) -> Estimates:
     For drafters whose scores tell nothing: a pick by noise is no pick, and the curve that orders
     noise promises gains that are not there.
     """
-    mean = (estimates.survival * estimates.bin_share).sum(-1, keepdims=True)
-    falling = np.minimum.accumulate(mean, axis=1)
-    return replace(estimates, survival=np.broadcast_to(falling, estimates.survival.shape))
+    flat = np.minimum.accumulate(estimates.mean_survival, axis=1)[..., None]
+    return replace(estimates, survival=np.broadcast_to(flat, estimates.survival.shape))
 
 
 def _bin_share(known: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Least-squares fits that do not fall.
+"""Least-squares fits that do not fall, or do not rise.
 
 Knows nothing of what is fitted: the planner uses it for survival along score bins, mean survival
 along positions, and times along row counts.
@@ -30,3 +30,8 @@ def isotonic(values: FloatArray, weights: FloatArray) -> FloatArray:
     least = np.minimum.accumulate(mean[..., ::-1], axis=-1)[..., ::-1]
     fit: FloatArray = np.where(upper, least, -np.inf).max(axis=-2)
     return fit
+
+
+def falling(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """The same fit, but not rising along the last axis."""
+    return isotonic(values[..., ::-1], weights[..., ::-1])[..., ::-1]

@@ -116,7 +116,7 @@ def tabulate(
     np.multiply(gain.accepted(n, pool, wanted, reached), valid, out=accepted[:, 1:])
     # Without drafts the drafter is not fed: what it costs when off is the worker's idle grade.
     pass_s[:, 0, 0] = cost.target_s[n]
-    prepare_s = cost.draft_s[drafter][steps, : positions + 1] + cost.host_s[steps, None]
+    prepare_s = cost.draft_s[drafter][steps, : positions + 1] + cost.every_round_s[steps, None]
     slowest = None
     if latency is not None:
         slowest = np.zeros(pass_s.shape)

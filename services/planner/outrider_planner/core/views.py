@@ -8,13 +8,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from outrider_planner.core.checks import checks
 from outrider_planner.core.explain import Explanation
+from outrider_planner.core.isotonic import falling
 from outrider_planner.core.planner import Planner
 from outrider_planner.core.settings import DeploymentSettings
 from outrider_planner.core.shadows import Shadow
 from outrider_planner.core.sums import Counts
 from outrider_planner.core.worker_state import WorkerState
+
+_NO_DRAFTS = 1e-12
 
 
 def deployments(planner: Planner, now_s: float) -> dict[str, Any]:
@@ -148,12 +153,12 @@ def _drafter(worker: WorkerState, name: str) -> dict[str, Any]:
     }
     if estimates is None:
         return shown
-    mean = (estimates.survival * estimates.bin_share).sum(-1)
+    survival = falling(estimates.mean_survival, np.maximum(estimates.length, _NO_DRAFTS))
     shown["classes"] = [
         {
             "request_class": label,
             "share": float(estimates.class_share[c]),
-            "survival": mean[c].tolist(),
+            "survival": survival[c].tolist(),
             "length_survival": estimates.length[c].tolist(),
             "trust": worker.evidence.trust((name, label)),
             "drift_events": _drift_events(worker, name, label),

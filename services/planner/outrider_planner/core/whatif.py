@@ -131,6 +131,7 @@ def _scaled(cost: CostModel, ratios: CostRatios) -> CostModel:
     return replace(
         cost,
         target_s=ratios.target * cost.target_s,
+        context_s=ratios.target * cost.context_s,
         feed_s={name: ratios.feed * seconds for name, seconds in cost.feed_s.items()},
         draft_s={name: ratios.draft * seconds for name, seconds in cost.draft_s.items()},
         host_s=ratios.host * cost.host_s,

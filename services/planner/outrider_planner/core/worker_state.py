@@ -256,10 +256,12 @@ class WorkerState:
         carried = np.minimum(rounds.carried_draft_tokens, most)
         scale = rounds.requests / np.array(self.ladder)[step]
         rows = np.minimum(rounds.bucket_rows, cost.max_rows)
-        predicted_s = cost.target_s[rows] + cost.feed_s[item.drafter][rows] + cost.host_s[step]
+        drafted = np.minimum(rounds.next_draft_tokens, most)
         predicted_s = (
-            predicted_s
-            + cost.draft_s[item.drafter][step, np.minimum(rounds.next_draft_tokens, most)]
+            cost.target_s[rows]
+            + cost.feed_s[item.drafter][rows]
+            + cost.draft_s[item.drafter][step, drafted]
+            + cost.every_round_s[step]
         )
         measured_us = rounds.target_us + rounds.feed_us + rounds.draft_us + rounds.exposed_host_us
         return Forecast(

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from outrider_planner.log.entries import Entry, encode
 from outrider_runtime.logs import get_logger
+from outrider_runtime.supervision import keep_going
 
 MOST_WAITING_ROUNDS = 200_000
 MOST_ENTRY_BYTES = 1 << 20
@@ -76,7 +77,7 @@ class LogJournal:
 
     def start(self) -> None:
         """Begins to write."""
-        self._task = asyncio.create_task(self._run())
+        self._task = keep_going("decision log", self._run)
 
     async def stop(self) -> None:
         """Writes what waits, once, and closes the sink."""

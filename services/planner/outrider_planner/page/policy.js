@@ -125,14 +125,27 @@ export class PolicyDialog {
 
   async #switch() {
     const policy = this.#policy;
-    const { path, deployment } = this.#asked;
     byId("confirm").disabled = true;
     await this.#guarded(async () => {
-      const body = { ...this.#settings, policy };
-      this.#settings = await call(`${path}/settings`, { method: "PUT", body });
+      this.#settings = await this.#put(policy);
       this.#dialog.close();
-      this.#onSwitched(deployment, this.#settings.policy);
+      this.#onSwitched(this.#asked.deployment, this.#settings.policy);
     });
+  }
+
+  /** Settings with this policy, put in force. Where somebody else changed them meanwhile, theirs are
+      read and shown, so that the next try is one against what is in force. */
+  async #put(policy) {
+    const settings = `${this.#asked.path}/settings`;
+    try {
+      return await call(settings, { method: "PUT", body: { ...this.#settings, policy } });
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 409) throw error;
+      this.#settings = await call(settings);
+      this.#changed();
+      const theirs = this.#settings.policy;
+      throw new ApiError(409, `Not switched: somebody else changed the settings. ${theirs} is in force now.`);
+    }
   }
 
   /** Does something that may be refused; the words of a refusal stay in the dialog. */
@@ -141,7 +154,7 @@ export class PolicyDialog {
       await action();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      byId("confirm").disabled = this.#settings === null;
+      byId("confirm").disabled = this.#settings === null || this.#policy === this.#settings.policy;
       if (error.wantsKey) this.#ask(() => this.#guarded(action));
       else fill(byId("dialog-error"), error.message);
     }

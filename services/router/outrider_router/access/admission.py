@@ -32,7 +32,7 @@ class Admission:
         max_waiting: int = 0,
         divided: bool = True,
     ) -> None:
-        self._max_choices = max_choices
+        self.max_choices = max_choices
         self._max_prompt_tokens = max_prompt_tokens
         self._line: FairQueue[Turn] = FairQueue(max_waiting, divided)
         self.choices = 0
@@ -50,11 +50,11 @@ class Admission:
             Overloaded: not so many are free, or others wait for them.
         """
         if len(self._line) or not self._fits(choices):
-            raise Overloaded(f"{self.choices} of {self._max_choices} places are taken")
+            raise Overloaded(f"{self.choices} of {self.max_choices} places are taken")
         return self._take(choices)
 
     async def wait(self, claim: Claim, limit_s: float) -> "Place":
-        """Take places, after those who come first.
+        """Take places, after those who come first; no more than there are in all.
 
         Raises:
             Overloaded: the line is full, or the wait took too long.
@@ -62,9 +62,9 @@ class Admission:
         """
         if not len(self._line) and self._fits(claim.places):
             return self._take(claim.places)
-        if claim.places > self._max_choices or not self._line.has_room(claim.key):
+        if claim.places > self.max_choices or not self._line.has_room(claim.key):
             raise Overloaded(
-                f"{self.choices} of {self._max_choices} places are taken and the line is full"
+                f"{self.choices} of {self.max_choices} places are taken and the line is full"
             )
         turn: Turn = asyncio.get_running_loop().create_future()
         entry = self._line.push(claim, turn)
@@ -94,7 +94,7 @@ class Admission:
                 turn.set_exception(ShuttingDown())
 
     def _fits(self, choices: int) -> bool:
-        return self.choices + choices <= self._max_choices
+        return self.choices + choices <= self.max_choices
 
     def _take(self, choices: int) -> "Place":
         self.choices += choices

@@ -3,8 +3,8 @@
 The one object that the API layer talks to about limits.
 """
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from outrider_router.access.admission import Admission, Place
@@ -91,11 +91,26 @@ class Gate:
         policy = self._ring.find(presented)
         return self._tenants[policy.sha256] if policy else None
 
+    def most_choices(self, tenant: Tenant) -> int:
+        """Choices beyond which no request of the key could ever get in."""
+        own, of_all = tenant.policy.concurrent, self.admission.max_choices
+        return of_all if own is None else min(own, of_all)
+
+    @contextmanager
+    def errand(self, tenant: Tenant) -> Iterator[None]:
+        """Be in for work of the router's own: as one request with one choice, but never in line.
+
+        Raises:
+            Overloaded: a limit of the key or of the router is reached.
+        """
+        with tenant.request(1, self._clock.monotonic_s()), self.admission.admit(1):
+            yield
+
     @asynccontextmanager
     async def visit(
         self, tenant: Tenant, choices: int, priority: int, record: RequestRecord
     ) -> AsyncIterator[Visit]:
-        """Be in, for as long as the block runs.
+        """Be in, for as long as the block runs; `choices` are `most_choices` at most.
 
         Raises:
             Overloaded: a limit of the key or of the router is reached.

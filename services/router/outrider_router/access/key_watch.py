@@ -58,6 +58,9 @@ class KeyWatch:
                 log.info("keys_read_again", keys=len(policies))
         except ConfigurationError as error:
             log.error("keys_kept_as_they_were", reason=str(error))
+        except Exception:
+            # Whatever is wrong with a file, the next one is looked at again.
+            log.exception("keys_kept_as_they_were")
 
 
 def _stamp(path: Path) -> _Stamp:

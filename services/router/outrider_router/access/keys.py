@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from outrider_runtime.settings import ConfigurationError
 
 HASH_PREFIX = "sha256:"
+SAFE_KEY_CHARACTERS = 16
+"""Shorter keys can be guessed, or found from their hashes; they work, with a warning."""
 Priority = Literal["low", "normal", "high"]
 
 
@@ -25,7 +27,7 @@ class KeyPolicy(BaseModel):
     Attributes:
         name: for logs, never secret.
         sha256: of the key, in hexadecimal.
-        requests_per_minute: generation requests.
+        requests_per_minute: generation requests, and those that tokenize or detokenize.
         tokens_per_minute: prompt and answer tokens together.
         concurrent: choices in flight or waiting.
         priority: its share where requests wait: low 1, normal 4, high 16.
@@ -83,7 +85,7 @@ def policies_of_file(path: Path) -> list[KeyPolicy]:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors())
         raise ConfigurationError(f"API keys in {path}: {faults}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"API keys in {path}: {error}") from None
 
 

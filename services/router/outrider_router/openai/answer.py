@@ -9,9 +9,10 @@ from typing import Any
 
 from outrider_router.generation import Delta, Ending, Generation, GenerationFailed, Order
 from outrider_router.metrics import RequestRecord
-from outrider_router.openai.dialect import Answer, Frame, Usage
+from outrider_router.openai.dialect import Answer
 from outrider_router.openai.errors import ApiError, FieldNames, of_failure
 from outrider_router.openai.events import DONE, EventWriter, event
+from outrider_router.openai.frame import Frame, Usage
 from outrider_router.openai.report import metrics_of
 from outrider_router.text.parts import Part, joined
 from outrider_router.types import ReportLevel, Round, TokenLogprobs

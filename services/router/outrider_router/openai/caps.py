@@ -25,6 +25,7 @@ class Caps:
         logit_biases: tokens with a bias.
         grammar_bytes: of a schema, pattern or grammar.
         prediction_tokens: of a predicted output.
+        json_values: of a body, so that it holds the tokens of the longest prompt.
     """
 
     messages: int = 4096
@@ -34,6 +35,7 @@ class Caps:
     logit_biases: int = MAX_LOGIT_BIASES
     grammar_bytes: int = MAX_GRAMMAR_BYTES
     prediction_tokens: int = MAX_PREDICTION_TOKENS
+    json_values: int = 1 << 20
 
 
 DEFAULT_CAPS = Caps()

@@ -112,11 +112,12 @@ class ChatWriter:
 def _message(answer: Answer, ids: CallIds) -> dict[str, Any]:
     content = "".join(part.text for part in answer.parts if isinstance(part, Content))
     thoughts = "".join(part.text for part in answer.parts if isinstance(part, Reasoning))
+    arguments = _arguments(answer.parts)
     calls = [
         {
             "id": ids.of(answer.index, part.call),
             "type": "function",
-            "function": {"name": part.name, "arguments": _arguments(answer.parts, part.call)},
+            "function": {"name": part.name, "arguments": arguments.get(part.call, "")},
         }
         for part in answer.parts
         if isinstance(part, CallBegun)
@@ -130,9 +131,9 @@ def _message(answer: Answer, ids: CallIds) -> dict[str, Any]:
     }
 
 
-def _arguments(parts: Sequence[Part], call: int) -> str:
-    mine = (part for part in parts if isinstance(part, CallArguments) and part.call == call)
-    return "".join(part.text for part in mine)
+def _arguments(parts: Sequence[Part]) -> Mapping[int, str]:
+    """Of each call; an answer's parts are joined, so that each has all of them in one part."""
+    return {part.call: part.text for part in parts if isinstance(part, CallArguments)}
 
 
 def _chunk(index: int, delta: dict[str, Any], ending: Ending | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from outrider_router.openai.logprobs import completion_logprobs
 from outrider_router.openai.schema import CompletionBody, parse
 from outrider_router.text.model_text import ModelText
 from outrider_router.text.parts import Part, content_of
+from outrider_router.text.tokenizer import TooManyTokens
 
 
 class CompletionReader:
@@ -38,15 +39,16 @@ class CompletionReader:
         return len(prompt) if isinstance(prompt, str) else 0
 
     def is_short(self, prompt: str | list[int]) -> bool:
-        """Little text, or few tokens."""
-        return len(prompt) <= SHORT_CHARACTERS
+        """Little text; tokens take no work, however many."""
+        return not isinstance(prompt, str) or len(prompt) <= SHORT_CHARACTERS
 
     def encode(self, text: ModelText, prompt: str | list[int], most_tokens: int | None) -> Encoded:
         """Ids of the prompt; tokens are taken as they are."""
         if isinstance(prompt, str):
             return Encoded(text.encode_prompt(prompt, most_tokens=most_tokens), text=prompt)
-        known = max(prompt, default=0) < text.tokenizer.vocab_size
-        return Encoded(prompt, text=text.tokenizer.decode(prompt) if known else "")
+        if most_tokens is not None and len(prompt) > most_tokens:
+            raise TooManyTokens(len(prompt))
+        return Encoded(prompt)
 
 
 class CompletionWriter:

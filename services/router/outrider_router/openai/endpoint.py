@@ -17,13 +17,25 @@ from outrider_router.access.tenant import Overloaded, Tenant
 from outrider_router.generation import GenerationFailed, generating
 from outrider_router.metrics import RequestRecord
 from outrider_router.openai.answer import AnswerWriter
-from outrider_router.openai.dialect import Prompt, Reader, Writer
-from outrider_router.openai.errors import ApiError, FieldNames, invalid, of_failure
+from outrider_router.openai.dialect import Encoded, Prompt, Reader, Writer
+from outrider_router.openai.errors import (
+    ApiError,
+    FieldNames,
+    invalid,
+    of_failure,
+    overloaded,
+    shutting_down,
+)
 from outrider_router.openai.fields import ignored_fields
 from outrider_router.openai.order import Asked, frame_of, order_of
-from outrider_router.openai.params import Offer, Wishes, wishes_of
+from outrider_router.openai.params import Offer, Wishes, echoes, wishes_of
 from outrider_router.openai.prediction import encode_prediction
-from outrider_router.openai.prompts import encode_bad_words, encode_prompt, served_model
+from outrider_router.openai.prompts import (
+    encode_bad_words,
+    encode_prompt,
+    served_model,
+    with_texts,
+)
 from outrider_router.openai.report import report_level
 from outrider_router.openai.schema import GenerationBody
 from outrider_router.openai.stream import EventStream, StreamLimits
@@ -58,7 +70,7 @@ class GenerationEndpoint(Generic[Prompt]):
             ),
         )
         try:
-            value = await read_json(request, self._state.settings.max_body_bytes)
+            value = await read_json(request, self._state.settings)
             work = self._respond(value, request, request.state.tenant, record)
             return await until_disconnect(request.receive, work)
         except (ClientGone, ClientDisconnect):
@@ -75,7 +87,7 @@ class GenerationEndpoint(Generic[Prompt]):
         self, value: Any, request: Request, tenant: Tenant, record: RequestRecord
     ) -> Response:
         if self._state.draining:
-            raise ApiError(503, "the router is shutting down")
+            raise shutting_down()
         body, sources = self._reader.parse(value)
         record.ignored(ignored_fields(body))
         model = served_model(self._state.registry, body.model)
@@ -85,17 +97,15 @@ class GenerationEndpoint(Generic[Prompt]):
         names = FieldNames(self._reader.prompt_param)
         async with AsyncExitStack() as stack:
             try:
-                choices = self._choices(wishes.choices, len(sources))
+                choices = self._choices(wishes.choices, len(sources), tenant)
                 place = await stack.enter_async_context(
                     self._state.gate.visit(tenant, choices, wishes.priority, record)
                 )
                 asked = await self._read(body, model, wishes, sources, request.state.request_id)
                 names = asked.names(self._reader.prompt_param)
-                record.prompt_tokens = sum(len(prompt.ids) for prompt in asked.prompts)
-                place.charge_prompt(record.prompt_tokens + len(asked.prediction))
                 order = order_of(asked, self._state.settings.request_limit_s)
                 order = replace(order, submissions=tuple(map(tenant.stamp, order.submissions)))
-                record.sent()
+                place.charge_prompt(order.prompt_tokens + len(asked.prediction))
                 generation = await stack.enter_async_context(
                     generating(self._state.registry, order, record)
                 )
@@ -106,9 +116,9 @@ class GenerationEndpoint(Generic[Prompt]):
                 events = answer.events(body.stream_interval or 1)
                 return EventStream(events, stack.pop_all(), record, self._stream_limits())
             except Overloaded as error:
-                raise ApiError(429, str(error), retry_after_s=error.retry_after_s) from error
+                raise overloaded(error) from error
             except ShuttingDown as error:
-                raise ApiError(503, "the router is shutting down") from error
+                raise shutting_down() from error
             except NoWorker as error:
                 raise ApiError(503, str(error)) from error
             except GenerationFailed as error:
@@ -126,14 +136,19 @@ class GenerationEndpoint(Generic[Prompt]):
         """Turn the request's texts into tokens, off the event loop."""
         state, reader = self._state, self._reader
         keep = _kept_tokens(wishes, model)
-        prompts = [await encode_prompt(state, model, reader, source, keep) for source in sources]
+        prompts: Sequence[Encoded] = [
+            await encode_prompt(state, model, reader, source, keep) for source in sources
+        ]
+        if echoes(body):
+            prompts = await with_texts(state, model, prompts)
         bad_words = await encode_bad_words(state, model, wishes.bad_words)
         prediction = await encode_prediction(state, model, wishes.prediction)
         return Asked(body, model, wishes, prompts, bad_words, prediction, request_id)
 
-    def _choices(self, choices: int, prompts: int) -> int:
-        """Places that the request takes."""
-        limit = self._state.settings.max_choices
+    def _choices(self, choices: int, prompts: int, tenant: Tenant) -> int:
+        """Places that the request takes; more than it could ever have is no matter of waiting."""
+        state = self._state
+        limit = min(state.settings.max_choices, state.gate.most_choices(tenant))
         if choices * prompts > limit:
             param = "n" if choices > limit else self._reader.prompt_param
             asked = f"{prompts} prompts with {choices} each" if prompts > 1 else str(choices)

@@ -5,10 +5,12 @@ The exceptions of the API layer and the only place that knows which failure has 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from outrider_router.access.tenant import Overloaded
 from outrider_router.metrics import Outcome
+from outrider_router.openai.grammar_faults import in_fields
 from outrider_router.types import Failure, FailureCode
 
 RETRY_AFTER_S = 1
@@ -17,6 +19,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _CODES = {
     400: "invalid_request",
     401: "invalid_api_key",
+    403: "permission_denied",
     404: "not_found",
     405: "method_not_allowed",
     408: "timeout",
@@ -92,6 +95,16 @@ def invalid(message: str, param: str | None, code: str = "invalid_value") -> Api
     return ApiError(400, message, code=code, param=param)
 
 
+def shutting_down() -> ApiError:
+    """503: the router takes nothing new."""
+    return ApiError(503, "the router is shutting down")
+
+
+def overloaded(error: Overloaded) -> ApiError:
+    """429: a limit is reached; the request may be made again."""
+    return ApiError(429, str(error), retry_after_s=error.retry_after_s)
+
+
 def unsupported(param: str, why: str = "is not supported") -> ApiError:
     """400: understood, but not offered here."""
     return invalid(f"{param} {why}", param, "unsupported_parameter")
@@ -109,16 +122,21 @@ def too_long(tokens: int | str, limit: int, param: str) -> ApiError:
 
 @dataclass(frozen=True)
 class FieldNames:
-    """What the client called what the contract names otherwise: its prompt and its grammar."""
+    """What the client called what the contract names otherwise: its prompt and its grammar.
+
+    `grammar_lines`: where the router wrote the grammar, the fields that its lines were made of.
+    """
 
     prompt: str
     grammar: str | None = None
+    grammar_lines: Mapping[int, str] = field(default_factory=dict)
 
-    def of(self, param: str | None) -> str | None:
-        """The client's name of a field of the contract."""
+    def told(self, failure: Failure) -> tuple[str, str | None]:
+        """A worker's message and the field at fault, in the client's words."""
+        param = failure.param
         if param == "grammar":
-            return self.grammar
-        return _CLIENT_NAMES.get(param, param) if param else None
+            return in_fields(failure.message, self.grammar_lines) or (failure.message, self.grammar)
+        return failure.message, _CLIENT_NAMES.get(param, param) if param else None
 
 
 def of_failure(failure: Failure, names: FieldNames, delivered: bool) -> ApiError:
@@ -130,12 +148,12 @@ def of_failure(failure: Failure, names: FieldNames, delivered: bool) -> ApiError
         delivered: tokens were generated already, so a blind retry would pay for them twice.
     """
     retry = False if delivered else None
-    param = names.of(failure.param)
+    message, param = names.told(failure)
     match failure.code:
         case FailureCode.INVALID:
-            return ApiError(400, failure.message, code="invalid_value", param=param)
+            return ApiError(400, message, code="invalid_value", param=param)
         case FailureCode.UNSUPPORTED:
-            return ApiError(400, failure.message, code="unsupported_parameter", param=param)
+            return ApiError(400, message, code="unsupported_parameter", param=param)
         case FailureCode.TOO_LONG:
             return ApiError(
                 400, failure.message, code="context_length_exceeded", param=names.prompt

@@ -6,7 +6,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from outrider_router.generation import Delta
-from outrider_router.openai.dialect import Frame
+from outrider_router.openai.frame import Frame
 from outrider_router.text.parts import Content, Part, Reasoning
 
 DONE = b"data: [DONE]\n\n"

@@ -4,11 +4,13 @@ import itertools
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from outrider_router.generation import Order
-from outrider_router.openai.dialect import CallIds, Encoded, Frame, Writer
+from outrider_router.openai.dialect import CallIds, Encoded, Writer
 from outrider_router.openai.errors import FieldNames
-from outrider_router.openai.form import grammar_of, text_rules
+from outrider_router.openai.form import Form, form_of, text_rules
+from outrider_router.openai.frame import Frame
 from outrider_router.openai.logprobs import ChoiceLogprobs
 from outrider_router.openai.params import Wishes, asked_tier, echoes
 from outrider_router.openai.schema import ChatBody, GenerationBody
@@ -40,14 +42,29 @@ class Asked:
 
     @property
     def rules(self) -> TextRules:
-        """How the answers are read. Only a conversation, which is one prompt, opens thinking."""
-        thinking_open = self.prompts[0].thinking_open
+        """How the answers are read."""
+        thinking_open = self._thinking_open and not self.form.at_once
         return text_rules(self.body, self.wishes, self.model.text, thinking_open)
+
+    @cached_property
+    def form(self) -> Form:
+        """What the answers are held to.
+
+        Raises:
+            ApiError: 400, naming the field.
+        """
+        return form_of(self.body, self.wishes, self.model.text, self._thinking_open)
+
+    @property
+    def _thinking_open(self) -> bool:
+        """Only a conversation, which is one prompt, opens thinking."""
+        return self.prompts[0].thinking_open
 
     def names(self, prompt_param: str) -> FieldNames:
         """What the client called the fields that workers name otherwise."""
         structure = self.wishes.structure
-        return FieldNames(prompt_param, structure.param if structure else "tools")
+        grammar = structure.param if structure else "tools"
+        return FieldNames(prompt_param, grammar, self.form.lines)
 
 
 def order_of(asked: Asked, limit_s: float) -> Order:
@@ -60,12 +77,11 @@ def order_of(asked: Asked, limit_s: float) -> Order:
 
 def _submissions(asked: Asked, prompt: Encoded) -> list[Submission]:
     """The choices of one prompt: they differ by their index, equal prompts only by their seed."""
-    wishes, text = asked.wishes, asked.model.text
+    wishes = asked.wishes
     seed = secrets.randbits(64) if wishes.seed is None else wishes.seed
     # Clients may repeat a request id; the worker must not see one twice.
     unique_id = f"{asked.request_id}.{next(_sequence)}"
     sampling = wishes.sampling(asked.model.context_tokens - len(prompt.ids), asked.bad_words)
-    grammar = grammar_of(wishes, text, prompt.thinking_open)
     return [
         Submission(
             request_id=unique_id,
@@ -75,7 +91,7 @@ def _submissions(asked: Asked, prompt: Encoded) -> list[Submission]:
             sampling=sampling,
             speculation=wishes.speculation,
             prediction_ids=asked.prediction,
-            grammar=grammar,
+            grammar=asked.form.grammar,
             top_logprobs=wishes.top_logprobs,
             tenant_salt=wishes.tenant_salt,
             priority=wishes.priority,
@@ -97,7 +113,7 @@ def frame_of(asked: Asked, writer: Writer, now_s: float, report: ReportLevel) ->
         service_tier="default" if asked_tier(body) else None,
         with_usage=body.wants_usage_chunk,
         prompt_ids=[p.ids for p in asked.per_choice] if body.return_token_ids else (),
-        echo=[p.text for p in asked.per_choice] if echoes(body) else (),
+        echo=[p.text or "" for p in asked.per_choice] if echoes(body) else (),
         logprobs=_logprobs(asked) if wishes.top_logprobs is not None else (),
         spelling=_spelling(asked) if report is ReportLevel.TOKENS else None,
         call_ids=CallIds(style.id_characters if style else None),

@@ -135,7 +135,7 @@ def wishes_of(
         top_logprobs=_top_logprobs(body, offer),
         structure=_structure(body, tools, offer, caps),
         tools=tools,
-        keep_prompt_tokens=body.truncate_prompt_tokens,
+        keep_prompt_tokens=_keep_prompt_tokens(body),
         tenant_salt=_tenant_salt(body, offer),
         priority=body.priority or 0,
     )
@@ -145,6 +145,13 @@ def _max_tokens(body: GenerationBody) -> int | None:
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         return body.max_completion_tokens
     return body.max_tokens
+
+
+def _keep_prompt_tokens(body: GenerationBody) -> int | None:
+    if body.truncate_prompt_tokens == 0:
+        param = "truncate_prompt_tokens"
+        raise invalid(f"{param} must be at least 1, or -1 for as many as fit", param)
+    return body.truncate_prompt_tokens
 
 
 def _speculation(body: GenerationBody) -> Speculation:

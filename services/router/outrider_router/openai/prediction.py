@@ -3,12 +3,15 @@
 A prediction changes speed, never text, so it goes together with every other field.
 """
 
+from functools import partial
 from typing import Any
 
 from outrider_router.openai.errors import invalid
 from outrider_router.openai.messages import text_of
+from outrider_router.openai.prompts import refuse_hopeless
 from outrider_router.routing.registry import ServedModel
 from outrider_router.state import RouterState
+from outrider_router.text.tokenizer import TooManyTokens
 
 PARAM = "prediction"
 OPTION = "prediction_ids"
@@ -39,14 +42,12 @@ async def encode_prediction(state: RouterState, model: ServedModel, text: str) -
     if not text:
         return ()
     limit = min(model.context_tokens, state.settings.max_prediction_tokens)
-    _refuse_longer(model.text.least_tokens(len(text)), limit)
-    ids = await state.in_text_thread(model.text.encode_answer, text)
-    _refuse_longer(len(ids), limit)
+    try:
+        refuse_hopeless(model, len(text), limit)
+        encode = partial(model.text.encode_answer, text, limit)
+        ids = await state.in_text_thread(encode, characters=len(text))
+    except TooManyTokens as error:
+        raise invalid(f"the prediction is longer than {limit} tokens", PARAM) from error
     if max(ids, default=0) >= model.vocab_size:
         raise invalid("the prediction has a token outside the vocabulary", PARAM)
     return tuple(ids)
-
-
-def _refuse_longer(tokens: int, limit: int) -> None:
-    if tokens > limit:
-        raise invalid(f"the prediction is longer than {limit} tokens", PARAM)

@@ -9,9 +9,12 @@ from outrider_router.openai.errors import ApiError, invalid, too_long
 from outrider_router.routing.registry import NoWorker, Registry, ServedModel, UnknownModel
 from outrider_router.state import RouterState
 from outrider_router.text.control import MaskError
+from outrider_router.text.model_text import ModelText
 from outrider_router.text.template import TemplateError
 from outrider_router.text.tokenizer import TooManyTokens
 
+# A prompt of which only the end is kept is encoded whole, which takes time as its length does.
+_MOST_CONTEXTS, _ALWAYS_CUT_TOKENS = 4, 32_768
 _MAX_BAD_WORD_TOKENS = 32  # the contract's limit
 
 
@@ -43,25 +46,62 @@ async def encode_prompt(
         ApiError: 400 for a prompt that is empty, too long, outside the vocabulary, or that the
             model's template refuses.
     """
-    param = reader.prompt_param
-    most = model.context_tokens - 1 if keep_tokens is None else None
-    if most is not None:
-        refuse_hopeless(model, reader.characters(source), param)
+    param, size = reader.prompt_param, reader.characters(source)
+    most = _most_tokens(model, keep_tokens)
     try:
-        encode = partial(reader.encode, model.text, source, most)
-        encoded = encode() if reader.is_short(source) else await state.in_text_thread(encode)
+        refuse_hopeless(model, size, most)
+        encode = partial(_encode, reader, model.text, source, most, keep_tokens)
+        short = reader.is_short(source)
+        encoded = encode() if short else await state.in_text_thread(encode, characters=size)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
     except TooManyTokens as error:
-        raise too_long(error.told, model.context_tokens, param) from error
-    ids = encoded.ids if keep_tokens is None else encoded.ids[-keep_tokens:]
+        if keep_tokens is None:
+            raise too_long(error.told, model.context_tokens, param) from error
+        text = f"the prompt has {error.told} tokens; it is not cut if it has more than {most}"
+        raise invalid(text, param, "context_length_exceeded") from error
+    _check_ids(encoded.ids, model, param)
+    return encoded
+
+
+def _most_tokens(model: ServedModel, keep_tokens: int | None) -> int:
+    """What a prompt may have before it is cut, if it is to be cut."""
+    if keep_tokens is None:
+        return model.context_tokens - 1
+    return max(model.context_tokens * _MOST_CONTEXTS, _ALWAYS_CUT_TOKENS)
+
+
+def _check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
     if not ids:
         raise invalid("the prompt is empty", param)
     if len(ids) >= model.context_tokens:
         raise too_long(len(ids), model.context_tokens, param)
     if max(ids) >= model.vocab_size:
         raise invalid("the prompt has a token outside the vocabulary", param)
-    return replace(encoded, ids=ids)
+
+
+def _encode(
+    reader: Reader[Prompt], text: ModelText, source: Prompt, most_tokens: int, keep: int | None
+) -> Encoded:
+    """The prompt, or its end of `keep` tokens, which has no text of its own any more."""
+    whole = reader.encode(text, source, most_tokens)
+    if keep is None or len(whole.ids) <= keep:
+        return whole
+    return replace(whole, ids=whole.ids[-keep:], text=None)
+
+
+async def with_texts(
+    state: RouterState, model: ServedModel, prompts: Sequence[Encoded]
+) -> Sequence[Encoded]:
+    """The prompts, those without a text with the one that their tokens make."""
+    if all(prompt.text is not None for prompt in prompts):
+        return prompts
+    return await state.in_text_thread(_with_texts, model, prompts)
+
+
+def _with_texts(model: ServedModel, prompts: Sequence[Encoded]) -> list[Encoded]:
+    decode = model.text.tokenizer.decode
+    return [p if p.text is not None else replace(p, text=decode(p.ids)) for p in prompts]
 
 
 async def encode_bad_words(
@@ -86,12 +126,12 @@ def _spellings(model: ServedModel, words: Sequence[str]) -> tuple[tuple[int, ...
     return tuple(dict.fromkeys(filter(None, sequences)))
 
 
-def refuse_hopeless(model: ServedModel, characters: int, param: str) -> None:
+def refuse_hopeless(model: ServedModel, characters: int, most_tokens: int) -> None:
     """Refuse a text that cannot fit, before it is encoded: that takes time as its length does.
 
     Raises:
-        ApiError: 400.
+        TooManyTokens: it certainly has more than `most_tokens`.
     """
     least = model.text.least_tokens(characters)
-    if least >= model.context_tokens:
-        raise too_long(f"more than {least}", model.context_tokens, param)
+    if least > most_tokens:
+        raise TooManyTokens(f"more than {least - 1}")

@@ -24,6 +24,8 @@ from outrider_router.openai.errors import ApiError, invalid
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 MAX_TOP_LOGPROBS = 20
+MAX_FIELDS = 256
+"""Fields of a body, unknown ones included: several times as many as anybody has."""
 Body = TypeVar("Body", bound=BaseModel)
 _TEXT_PART = {
     "type": "object",
@@ -47,8 +49,13 @@ Messages = Annotated[
 ]
 # Checked one by one in `openai.tools`.
 Tools = Annotated[Any, at_most_of(lambda caps: caps.tools)]
-# Types of faults whose own text names a class of ours.
-_TEXTS = {"model_type": "must be an object", "model_attributes_type": "must be an object"}
+# Types of faults whose own text says too little, or names a class of ours.
+_TEXTS = {
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    # Only `logit_bias` has a pattern.
+    "string_pattern_mismatch": "keys must be token ids",
+}
 _LOOSE = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
 
@@ -78,7 +85,7 @@ class GenerationBody(BaseModel):
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions | None, at_most(16)] = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
@@ -213,6 +220,8 @@ def parse(kind: type[Body], value: Any, caps: Caps = DEFAULT_CAPS) -> Body:
     """
     if not isinstance(value, dict):
         raise invalid("the body must be a JSON object", None)
+    if len(value) > MAX_FIELDS:
+        raise invalid(f"{len(value)} fields are more than the {MAX_FIELDS} allowed", None)
     try:
         return kind.model_validate(value, context=caps)
     except ValidationError as error:

@@ -4,6 +4,7 @@ Schemas and patterns are passed on; the worker compiles them, and says what is w
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from outrider_router.types import GrammarKind
 
 _MAX_CHOICES = 256
 _ANY_OBJECT = '{"type":"object"}'
+# What has a meaning in patterns.
+_SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,9 @@ def _response_format(value: Any, param: str) -> Structure | None:
         case "json_schema":
             return _wrapped_schema(value.get("json_schema"), param)
         case "regex":
-            return _regex(value.get("pattern"), param)
+            return _regex(value.get("pattern"), f"{param}.pattern")
         case "grammar":
-            return _grammar(value.get("grammar"), param)
+            return _grammar(value.get("grammar"), f"{param}.grammar")
         case _:
             kinds = "text, json_object, json_schema, regex, grammar"
             raise invalid(f"{param}.type must be one of {kinds}", f"{param}.type")
@@ -78,26 +81,33 @@ def _wrapped_schema(value: Any, param: str) -> Structure:
     if value.get("schema") is None:
         raise invalid(f"{place}.schema is required", f"{place}.schema")
     # Held to its schema whether or not it is strict: that can only make the answer better.
-    return _schema(value["schema"], param, f"{place}.schema")
+    return _schema(value["schema"], f"{place}.schema")
 
 
-def _schema(value: Any, param: str, place: str | None = None) -> Structure:
-    """A JSON schema as an object, or as its text."""
-    place = place or param
+def _schema(value: Any, param: str) -> Structure:
+    """A JSON schema as an object, as its text, or as true, which any JSON fits."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise invalid(f"{place} is not valid JSON: {error}", place) from error
+            raise invalid(f"{param} is not valid JSON: {error}", param) from error
         if is_too_deep(value):
-            raise invalid(f"{place} is nested deeper than {MAX_DEPTH} levels", place)
+            raise invalid(f"{param} is nested deeper than {MAX_DEPTH} levels", param)
+    if value is False:
+        raise invalid(f"{param} is false, which no answer fits", param)
     if not isinstance(value, Mapping | bool):
-        raise invalid(f"{place} must be a JSON schema", place)
-    return Structure(GrammarKind.JSON_SCHEMA, json.dumps(value, ensure_ascii=False), param)
+        raise invalid(f"{param} must be a JSON schema", param)
+    # The workers' library takes its options from a schema, and so wants an object.
+    schema = {} if value is True else value
+    return Structure(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
 
 
 def _regex(value: Any, param: str) -> Structure:
-    return Structure(GrammarKind.REGEX, _text(value, param), param)
+    pattern = _text(value, param)
+    backslashes = len(pattern) - len(pattern.rstrip("\\"))
+    if backslashes % 2:
+        raise invalid(f"{param} ends with a backslash that escapes nothing", param)
+    return Structure(GrammarKind.REGEX, pattern, param)
 
 
 def _grammar(value: Any, param: str) -> Structure:
@@ -108,8 +118,9 @@ def _choice(value: Any, param: str) -> Structure:
     texts = isinstance(value, list) and all(isinstance(one, str) and one for one in value)
     if not texts or not 0 < len(value) <= _MAX_CHOICES:
         raise invalid(f"{param} must be a list of 1 to {_MAX_CHOICES} strings", param)
-    one_of = " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
-    return Structure(GrammarKind.LARK, f"start: {one_of}", param)
+    # A pattern, unlike a grammar, can be joined with thinking and tool calls.
+    one_of = "|".join(_SYNTAX.sub(r"\\\g<0>", one) for one in value)
+    return Structure(GrammarKind.REGEX, one_of, param)
 
 
 def _text(value: Any, param: str) -> str:
@@ -130,7 +141,7 @@ def _structured_outputs(value: Any, param: str) -> Structure | None:
         return None
     if len(forms) != 1:
         raise invalid(f"{param} must hold exactly one of {', '.join(_STRUCTURED)}", param)
-    return _STRUCTURED[forms[0]](wanted[forms[0]], param)
+    return _STRUCTURED[forms[0]](wanted[forms[0]], f"{param}.{forms[0]}")
 
 
 def _any_object(_value: Any, param: str) -> Structure:

@@ -1,14 +1,15 @@
 """`/tokenize` and `/detokenize`, in the shape that benchmark tools know.
 
-Both take a place among the requests in flight and work beside the event loop; what certainly does
-not fit into the model's context is refused before that.
+Both work beside the event loop, in a place among the requests in flight, and count among the
+requests of their key; what certainly does not fit into the model's context is refused before that.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from outrider_router.access.tenant import Overloaded
-from outrider_router.openai.errors import ApiError, invalid, too_long
+from outrider_router.access.tenant import Overloaded, Tenant
+from outrider_router.openai.errors import invalid, overloaded, shutting_down, too_long
 from outrider_router.openai.messages import template_messages, template_variables
 from outrider_router.openai.prompts import refuse_hopeless, served_model
 from outrider_router.openai.schema import DetokenizeBody, TokenizeBody, parse
@@ -23,7 +24,7 @@ from outrider_router.text.tokenizer import TooManyTokens
 Result = TypeVar("Result")
 
 
-async def tokenize(state: RouterState, value: Any) -> dict[str, Any]:
+async def tokenize(state: RouterState, tenant: Tenant, value: Any) -> dict[str, Any]:
     """Token ids of a prompt or of messages in the model's template.
 
     Raises:
@@ -36,16 +37,17 @@ async def tokenize(state: RouterState, value: Any) -> dict[str, Any]:
     chat = None if body.messages is None else _conversation(body, body.messages)
     param = "prompt" if chat is None else "messages"
     source = body.prompt if chat is None else [chat.messages, chat.tools, chat.variables]
-    refuse_hopeless(model, sum(map(len, texts_in(source))), param)
+    size = sum(map(len, texts_in(source)))
     try:
-        return await _in_place(state, _tokens, model, body, chat)
+        refuse_hopeless(model, size, model.context_tokens - 1)
+        return await _in_place(state, tenant, partial(_tokens, model, body, chat), size)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
     except TooManyTokens as error:
         raise too_long(error.told, model.context_tokens, param) from error
 
 
-async def detokenize(state: RouterState, value: Any) -> dict[str, Any]:
+async def detokenize(state: RouterState, tenant: Tenant, value: Any) -> dict[str, Any]:
     """Text of token ids, control tokens shown.
 
     Raises:
@@ -57,16 +59,21 @@ async def detokenize(state: RouterState, value: Any) -> dict[str, Any]:
         raise too_long(len(body.tokens), model.context_tokens, "tokens")
     if max(body.tokens, default=0) >= model.vocab_size:
         raise invalid("tokens names a token outside the vocabulary", "tokens")
-    return {"prompt": await _in_place(state, model.text.tokenizer.decode, body.tokens)}
+    decode = partial(model.text.tokenizer.decode, body.tokens)
+    return {"prompt": await _in_place(state, tenant, decode)}
 
 
-async def _in_place(state: RouterState, work: Callable[..., Result], *args: Any) -> Result:
-    """Work in a text thread while holding a place; 429 where none is free."""
+async def _in_place(
+    state: RouterState, tenant: Tenant, work: Callable[[], Result], characters: int = 0
+) -> Result:
+    """Work in a text thread while holding a place; 429 where none is free, 503 at the end."""
+    if state.draining:
+        raise shutting_down()
     try:
-        with state.admission.admit(1):
-            return await state.in_text_thread(work, *args)
+        with state.gate.errand(tenant):
+            return await state.in_text_thread(work, characters=characters)
     except Overloaded as error:
-        raise ApiError(429, str(error)) from error
+        raise overloaded(error) from error
 
 
 def _conversation(body: TokenizeBody, messages: Sequence[Any]) -> Conversation:

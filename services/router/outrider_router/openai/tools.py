@@ -1,7 +1,7 @@
 """`tools` and `tool_choice`: checked, and turned into what to render, to read and to prescribe."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,12 @@ from outrider_router.text.tool_grammar import ToolSchema
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
+# What a function takes that declares no parameters.
+_NO_ARGUMENTS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,12 @@ def tool_use_of(body: ChatBody) -> ToolUse | None:
     if mode == "none":
         return None
     allowed = _allowed(tools, choice.names)
+    schemas = tuple(_schema_of(tools[at], f"tools[{at}]") for at in allowed)
     many = body.parallel_tool_calls is not False and mode != "named"
     # Where calls are prescribed, a grammar holds the model to those allowed and the prompt can stay
     # the same whichever they are. Elsewhere nothing does, so the model must not see the others.
-    rendered = allowed if mode == "auto" else tools
-    return ToolUse(rendered, tuple(map(_schema_of, allowed)), mode, many)
+    rendered = tuple(tools[at] for at in allowed) if mode == "auto" else tools
+    return ToolUse(rendered, schemas, mode, many)
 
 
 def rendered_tools(value: Any) -> tuple[Mapping[str, Any], ...] | None:
@@ -103,9 +110,11 @@ def _check_function(function: Mapping[str, Any], place: str) -> None:
         raise invalid(f"{place}.parameters must be a JSON schema", f"{place}.parameters")
 
 
-def _schema_of(tool: Mapping[str, Any]) -> ToolSchema:
+def _schema_of(tool: Mapping[str, Any], place: str) -> ToolSchema:
     function = tool["function"]
-    return ToolSchema(function["name"], function.get("parameters") or _ANY_ARGUMENTS)
+    parameters = function.get("parameters", _NO_ARGUMENTS)
+    param = f"{place}.function.parameters"
+    return ToolSchema(function["name"], parameters or _ANY_ARGUMENTS, param)
 
 
 @dataclass(frozen=True)
@@ -156,14 +165,10 @@ def _allowed_choice(mode: Any, tools: list[Any]) -> _Choice:
     return _Choice(mode, tuple(names))
 
 
-def _allowed(
-    tools: tuple[Mapping[str, Any], ...], names: tuple[str, ...] | None
-) -> tuple[Mapping[str, Any], ...]:
-    """The tools of these names, in the order of `tools`; all of them for None."""
-    if names is None:
-        return tools
-    known = {tool["function"]["name"] for tool in tools}
-    for name in names:
-        if name not in known:
+def _allowed(tools: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> list[int]:
+    """Places of the tools of these names, in the order of `tools`; all of them for None."""
+    places = {tool["function"]["name"]: at for at, tool in enumerate(tools)}
+    for name in names or ():
+        if name not in places:
             raise invalid(f"tool_choice names {name!r}, which is not among tools", "tool_choice")
-    return tuple(tool for tool in tools if tool["function"]["name"] in names)
+    return sorted({places[name] for name in (places if names is None else names)})

@@ -1,49 +1,48 @@
 """HTTP below the API: bodies of bounded size, and noticing at once that a client has gone."""
 
 import asyncio
-import json
-import re
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
 
-from outrider_router.openai.errors import ApiError, invalid
-from outrider_router.text.depth import MAX_DEPTH, is_too_deep
+from outrider_router.openai.errors import ApiError
+from outrider_router.openai.json_body import json_value
+from outrider_router.settings import RouterSettings
 
 Result = TypeVar("Result")
 _READ_ON = 16
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_READ_AT_ONCE_BYTES = 1 << 18
+# Parsing keeps the interpreter's lock, so that many at once would only take turns at holding it.
+_LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
 
 
 class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 
 
-async def read_json(request: Request, limit_bytes: int) -> Any:
-    """The body as JSON.
+async def read_json(request: Request, settings: RouterSettings) -> Any:
+    """The body as JSON, of a size that the settings allow.
 
     Raises:
-        ApiError: 415 for another content type, 413 over the limit, 400 for broken JSON.
+        ApiError: 415 for another content type or a compressed body, 413 for too many bytes, 400 for
+            broken JSON and too many values.
         starlette.requests.ClientDisconnect: the client went while sending.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "the body must be sent as application/json")
-    body = await _body(request, limit_bytes)
-    try:
-        # Left to itself, json also reads UTF-16, and halves of characters in either.
-        value = json.loads(body.decode("utf-8-sig"))
-        if _SURROGATE.search(body):
-            # JSON can name halves of characters, which no text in UTF-8 has.
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise invalid(f"the body is not valid JSON: {error}", None, "invalid_json") from error
-    # Counted first: few bodies have so many brackets, and none is looked through without need.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and is_too_deep(value):
-        raise invalid(f"the body is nested deeper than {MAX_DEPTH} levels", None)
-    return value
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(415, f"bodies with the content-encoding {encoding!r} are not taken")
+    body = await _body(request, settings.max_body_bytes)
+    read = partial(json_value, body, settings.max_json_values)
+    if len(body) <= _READ_AT_ONCE_BYTES:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, read)
 
 
 async def _body(request: Request, limit_bytes: int) -> bytearray:

@@ -45,7 +45,7 @@ def read_content(source: Source, tools: ToolFormat, calls: Calls, many: bool) ->
         if source.starts("{"):
             yield from _read_calls(source, tools, calls, many)
         else:
-            source.at = 0
+            source.rewind()
     while (many or not calls.begun) and (yield from _content_until_call(source, tools)):
         yield from _read_calls(source, tools, calls, many)
 
@@ -90,7 +90,7 @@ def _between(source: Source, tools: ToolFormat) -> Reader[bool]:
     marker = ""
     while True:
         yield from skip_blanks(source)
-        if source.at >= len(source.text):
+        if not source.text:
             return False
         if (closer := _next_of(source, tools.closers)) is not None:
             source.at += len(closer)
@@ -121,11 +121,13 @@ def _read_call(source: Source, tools: ToolFormat, calls: Calls) -> Reader[None]:
 
 def _read_headed(source: Source, tools: ToolFormat, calls: Calls) -> Reader[None]:
     """A call whose name stands before its arguments."""
-    while (brace := source.text.find("{", source.at)) < 0:
-        if len(source.rest) > _MAX_HEADER_CHARS:
+    while (brace := source.text.find("{")) < 0:
+        if len(source.text) > _MAX_HEADER_CHARS:
             raise Malformed("no arguments")
         yield from need_more(source)
-    header = tools.header.fullmatch(source.text, source.at, brace) if tools.header else None
+    if tools.header is None or brace > _MAX_HEADER_CHARS:
+        raise Malformed("no arguments")
+    header = tools.header.fullmatch(source.text, 0, brace)
     if header is None:
         raise Malformed("no name")
     source.at = brace
@@ -148,7 +150,7 @@ def _read_object(source: Source, calls: Calls) -> Reader[None]:
             yield calls.begin(source, name)
             yield from _pass_arguments(source, calls.begun - 1)
         elif key in _ARGUMENT_KEYS:
-            early = yield from _keep_arguments(source)
+            early = yield from _read_arguments(source)
         elif key in _OTHER_KEYS:
             yield from read_value(source)
         else:
@@ -174,10 +176,8 @@ def _pass_arguments(source: Source, call: int) -> Reader[None]:
         yield from read_value(source, call)
 
 
-def _keep_arguments(source: Source) -> Reader[str]:
+def _read_arguments(source: Source) -> Reader[str]:
+    """The same, all at once."""
     yield from skip_blanks(source)
-    if source.starts('"'):
-        return (yield from read_string(source))
-    start = source.at
-    yield from read_value(source)
-    return source.text[start : source.at]
+    reader = read_string if source.starts('"') else read_value
+    return (yield from reader(source))

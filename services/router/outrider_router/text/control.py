@@ -14,6 +14,7 @@ Knows nothing of templates or of how text between control tokens is encoded.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -24,7 +25,7 @@ _ROLE = "role"
 _TOOL_TYPE = ("type", "function")
 # Supplementary private-use planes: no text in use has these letters.
 _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
-_PIECE_CHARS = 1 << 18
+_PIECE_CHARS = 1 << 16
 _PRIVATE = re.compile(f"[{chr(_PRIVATE_FIRST)}-{chr(_PRIVATE_LAST)}]")
 
 
@@ -82,6 +83,7 @@ class ControlTokens:
         self.ids = frozenset(token.token_id for token in self._by_text.values())
         self.letters = sorted({letter for text in self._by_text for letter in text})
         self._finder = re.compile(_any_of(self._by_text)) if self._by_text else None
+        self._longest = max(map(len, self._by_text), default=0)
         self._all = _Former(list(self._by_text))
         self._special = _Former([t.text for t in self._by_text.values() if t.special])
 
@@ -91,19 +93,38 @@ class ControlTokens:
 
     def find(self, text: str) -> list[ControlSpan]:
         """Where control tokens stand in `text`, leftmost first, the longest at one place."""
-        if self._finder is None:
-            return []
-        spans: list[ControlSpan] = []
-        for match in self._finder.finditer(text):
+        return list(self._spans(text))
+
+    def are_all(self, spans: Sequence[ControlSpan], text: str) -> bool:
+        """Whether `spans` are what `find` would give; no more is looked for than tells."""
+        pairs = zip_longest(spans, self._spans(text))
+        return all(given == found for given, found in pairs)
+
+    def _spans(self, text: str) -> Iterator[ControlSpan]:
+        floor = 0
+        for match in self._matches(text):
             token = self._by_text[match.group()]
             start, end = match.span()
             if token.single_word and _touches_word(text, start, end):
                 continue
-            floor = spans[-1].end if spans else 0
             start = _skip_blanks_back(text, start, floor) if token.strips_left else start
-            end = _skip_blanks(text, end) if token.strips_right else end
-            spans.append(ControlSpan(start, end, token.token_id))
-        return spans
+            floor = _skip_blanks(text, end) if token.strips_right else end
+            yield ControlSpan(start, floor, token.token_id)
+
+    def _matches(self, text: str) -> Iterator[re.Match[str]]:
+        """Tokens as they are written, looked for piece by piece.
+
+        A search holds up all threads until it is through, which takes long in a long text.
+        """
+        at = 0
+        while self._finder is not None and at < len(text):
+            last = at + _PIECE_CHARS
+            for match in self._finder.finditer(text, at, last + self._longest):
+                if match.start() >= last:
+                    break
+                at = match.end()
+                yield match
+            at = max(at, last)
 
 
 class ContentMask:
@@ -122,7 +143,7 @@ class ContentMask:
         self._control = control
         base = _free_block(len(control.letters), texts)
         self._to_mask = {letter: chr(base + at) for at, letter in enumerate(control.letters)}
-        self._from_mask = str.maketrans({mask: letter for letter, mask in self._to_mask.items()})
+        self._used: set[str] = set()
 
     def mask(self, text: str, special_only: bool = False) -> str:
         """`text` with a disguise wherever a control token could begin or end."""
@@ -130,6 +151,7 @@ class ContentMask:
         done = 0
         for place in sorted(self._control.forming_places(text, special_only)):
             pieces += (text[done:place], self._to_mask[text[place]])
+            self._used.add(text[place])
             done = place + 1
         return "".join((*pieces, text[done:])) if pieces else text
 
@@ -166,7 +188,10 @@ class ContentMask:
 
     def unmask(self, text: str) -> str:
         """The text without its disguise."""
-        return text.translate(self._from_mask)
+        # Letter by letter: a translation looks each up in a table, a hundred times as long.
+        for letter in self._used:
+            text = text.replace(self._to_mask[letter], letter)
+        return text
 
 
 class _Former:
@@ -193,10 +218,7 @@ class _Former:
         return found
 
     def _whole_ones(self, pattern: re.Pattern[str], text: str) -> Iterator[int]:
-        """Places at which a token stands, looked for piece by piece.
-
-        A search holds up all threads until it is through, which takes long in a long text.
-        """
+        """Places at which a token stands, looked for piece by piece, as `find` does."""
         for first in range(0, len(text), _PIECE_CHARS):
             last = first + _PIECE_CHARS
             for match in pattern.finditer(text, first, last + self._longest):
@@ -251,10 +273,15 @@ def _skip_blanks_back(text: str, at: int, floor: int) -> int:
     return at
 
 
+def _private_letters(text: str) -> Iterator[str]:
+    for at in range(0, len(text), _PIECE_CHARS):
+        yield from _PRIVATE.findall(text, at, at + _PIECE_CHARS)
+
+
 def _free_block(size: int, texts: Iterable[str]) -> int:
     """The first code point of `size` private-use letters that none of the texts has."""
     strange = (text for text in texts if not text.isascii())
-    used = {ord(letter) for text in strange for letter in _PRIVATE.findall(text)}
+    used = {ord(letter) for text in strange for letter in _private_letters(text)}
     for base in range(_PRIVATE_FIRST, _PRIVATE_LAST - size, max(size, 1)):
         if used.isdisjoint(range(base, base + size)):
             return base

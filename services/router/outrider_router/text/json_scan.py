@@ -7,11 +7,13 @@ import json
 import re
 
 from outrider_router.text.parts import CallArguments
-from outrider_router.text.source import Reader, Source, need_more, skip_blanks
+from outrider_router.text.source import Reader, Source, TextEnded, need_more, skip_blanks
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
 _SCALAR_END = re.compile(r"[\s,}\]]")
+_MAX_SCALAR_CHARS = 512
+"""Far longer than any number that a tool can use."""
 
 
 class Malformed(ValueError):
@@ -54,11 +56,17 @@ class JsonScan:
 
 def read_letter(source: Source) -> Reader[str]:
     """The next letter that is no blank."""
-    yield from skip_blanks(source)
-    while source.at >= len(source.text):
-        yield from need_more(source)
+    letter = yield from _coming(source)
     source.at += 1
-    return source.text[source.at - 1]
+    return letter
+
+
+def _coming(source: Source) -> Reader[str]:
+    """The same, left to be read."""
+    yield from skip_blanks(source)
+    if not source.text:
+        raise TextEnded
+    return source.text[0]
 
 
 def read_string(source: Source) -> Reader[str]:
@@ -68,41 +76,50 @@ def read_string(source: Source) -> Reader[str]:
         Malformed: there is none here.
         TextEnded: the text ends inside of it.
     """
-    if (yield from read_letter(source)) != '"':
+    if (yield from _coming(source)) != '"':
         raise Malformed("a string was expected")
-    start = source.at - 1
-    source.at = start
-    yield from read_value(source)
+    written = yield from read_value(source)
     try:
-        return str(json.loads(source.text[start : source.at], strict=False))
+        return str(json.loads(written, strict=False))
     except ValueError as error:
         raise Malformed(str(error)) from error
 
 
-def read_value(source: Source, call: int | None = None) -> Reader[None]:
-    """A value of any kind; with `call` it is passed on, letter for letter, as its arguments."""
-    yield from skip_blanks(source)
-    while source.at >= len(source.text):
-        yield from need_more(source)
-    if source.text[source.at] not in '{["':
-        yield from _read_scalar(source)
-        return
-    scan = JsonScan()
+def read_value(source: Source, call: int | None = None) -> Reader[str]:
+    """A value of any kind as it is written; with `call` passed on meanwhile as its arguments.
+
+    Raises:
+        Malformed: there is none here, or a scalar longer than any that says something.
+        TextEnded: the text ends inside of it.
+    """
+    if (yield from _coming(source)) not in '{["':
+        return (yield from _read_scalar(source, call))
+    scan, pieces = JsonScan(), []
     while True:
         start = source.at
         source.at = scan.advance(source.text, start)
-        if call is not None:
-            yield CallArguments(call, source.text[start : source.at])
+        piece = source.text[start : source.at]
+        if call is None:
+            pieces.append(piece)
+            source.set_aside()
+        else:
+            yield CallArguments(call, piece)
             source.settle()
         if scan.done:
-            return
+            return "".join(pieces)
         yield from need_more(source)
 
 
-def _read_scalar(source: Source) -> Reader[None]:
-    start = source.at
-    while not (end := _SCALAR_END.search(source.text, start)):
+def _read_scalar(source: Source, call: int | None) -> Reader[str]:
+    # Short enough to be looked through anew with every piece.
+    while not (end := _SCALAR_END.search(source.text)):
+        if len(source.text) > _MAX_SCALAR_CHARS:
+            raise Malformed("no scalar is that long")
         yield from need_more(source)
-    if end.start() == start:
+    if not 0 < end.start() <= _MAX_SCALAR_CHARS:
         raise Malformed("a value was expected")
     source.at = end.start()
+    scalar = source.text[: source.at]
+    if call is not None:
+        yield CallArguments(call, scalar)
+    return scalar

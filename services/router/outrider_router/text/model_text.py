@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from outrider_router.text.continuation import up_to_mark, with_end_marked
 from outrider_router.text.control import ContentMask
 from outrider_router.text.reasoning import opens_thinking, thinking_markers_of
 from outrider_router.text.template import (
@@ -77,14 +78,14 @@ class ModelText:
         """
         if self._template is None:
             raise TemplateError("this model has no chat template; use /v1/completions")
+        chat = self._with_arguments(chat)
         if self._library_behaviour:
-            text = self._template.render(self._with_arguments(chat))
+            text = _rendered(self._template, chat)
             ids = self.tokenizer.encode(text, False, most_tokens)
             return EncodedChat(ids, opens_thinking(text, self.thinking))
         control = self.tokenizer.control
-        chat = self._with_arguments(chat)
-        mask = ContentMask(control, [self._template.source, *texts_in(_texts_of(chat))])
-        masked = self._template.render(_masked(chat, mask))
+        mask = ContentMask(control, _texts_of(self._template, chat))
+        masked = _rendered(self._template, _masked(chat, mask))
         text, spans = mask.unmask(masked), control.find(masked)
         ids = self.tokenizer.encode_with_spans(text, spans, most_tokens)
         return EncodedChat(ids, opens_thinking(masked, self.thinking))
@@ -105,9 +106,13 @@ class ModelText:
         """
         return self.tokenizer.encode(prompt, add_special_tokens, most_tokens)
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Ids of a text as the model would answer it."""
-        return self.tokenizer.encode_continuation(text)
+    def encode_answer(self, text: str, most_tokens: int | None = None) -> list[int]:
+        """Ids of a text as the model would answer it.
+
+        Raises:
+            TooManyTokens: more than `most_tokens`.
+        """
+        return self.tokenizer.encode_continuation(text, most_tokens)
 
     def least_tokens(self, characters: int) -> int:
         """Tokens that a text of this size has at least, known without encoding it."""
@@ -125,8 +130,17 @@ def texts_in(value: Any) -> list[str]:
     return []
 
 
-def _texts_of(chat: Conversation) -> list[Any]:
-    return [chat.messages, chat.tools, chat.variables]
+def _texts_of(template: ChatTemplate, chat: Conversation) -> list[str]:
+    """Every text that may come together in the prompt."""
+    return [template.source, *texts_in([chat.messages, chat.tools, chat.variables])]
+
+
+def _rendered(template: ChatTemplate, chat: Conversation) -> str:
+    """The prompt, up to where the model goes on."""
+    if not chat.continue_final_message:
+        return template.render(chat)
+    marked, mark = with_end_marked(chat, _texts_of(template, chat))
+    return up_to_mark(template.render(marked), mark)
 
 
 def _masked(chat: Conversation, mask: ContentMask) -> Conversation:

@@ -1,7 +1,7 @@
 """What an answer is made of, once its text has been read: content, reasoning, tool calls."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,15 @@ Part = Content | Reasoning | CallBegun | CallArguments
 
 def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     """The same parts with neighbours of one kind as one, and none without text."""
-    result: list[Part] = []
+    runs: list[list[Part]] = []
     for part in parts:
         if not isinstance(part, CallBegun) and not part.text:
             continue
-        together = _together(result[-1], part) if result else None
-        if together is None:
-            result.append(part)
+        if runs and _belong_together(runs[-1][0], part):
+            runs[-1].append(part)
         else:
-            result[-1] = together
-    return tuple(result)
+            runs.append([part])
+    return tuple(map(_as_one, runs))
 
 
 def content_of(parts: Iterable[Part]) -> str:
@@ -56,13 +55,19 @@ def content_of(parts: Iterable[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Content))
 
 
-def _together(first: Part, second: Part) -> Part | None:
+def _belong_together(first: Part, second: Part) -> bool:
     match first, second:
-        case Content(a), Content(b):
-            return Content(a + b)
-        case Reasoning(a), Reasoning(b):
-            return Reasoning(a + b)
-        case CallArguments(call, a), CallArguments(same, b) if call == same:
-            return CallArguments(call, a + b)
+        case (Content(), Content()) | (Reasoning(), Reasoning()):
+            return True
+        case CallArguments(call), CallArguments(same):
+            return call == same
         case _:
-            return None
+            return False
+
+
+def _as_one(run: list[Part]) -> Part:
+    """Joined in one step: one after the other, a long text would be copied for each."""
+    first = run[0]
+    if len(run) == 1 or isinstance(first, CallBegun):
+        return first
+    return replace(first, text="".join(part.text for part in run if type(part) is type(first)))

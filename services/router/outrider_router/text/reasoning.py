@@ -32,7 +32,7 @@ def begins_thinking(source: Source, markers: ThinkingMarkers, opened: bool) -> R
     yield from skip_blanks(source)
     while not source.starts(markers.opener):
         if not markers.opener.startswith(source.rest) or not (yield from more(source)):
-            source.at = 0
+            source.rewind()
             return opened
     source.at += len(markers.opener)
     return True
@@ -52,13 +52,16 @@ def _pass_thinking(source: Source, closer: str) -> Reader[None]:
         closed = end >= 0
         if not closed:
             end = len(source.text) - possible_beginning(source.text, (closer,))
-        end = len(source.text[:end].rstrip())
-        yield Reasoning(source.text[:end])
-        source.at = source.text.find(closer) + len(closer) if closed else end
-        source.settle()
+        if said := source.text[:end].rstrip():
+            source.at = len(said)
+            yield Reasoning(source.settle())
+        source.at = end - len(said)
+        source.set_aside()
         if closed:
+            source.at = len(closer)
+            source.settle()
             return
         if not (yield from more(source)):
-            yield Reasoning(source.text.rstrip())
             source.at = len(source.text)
+            yield Reasoning(source.settle().rstrip())
             return

@@ -18,12 +18,17 @@ class TextEnded(Exception):
 
 
 class Source:
-    """The text from the last settled place on; `at` is where reading goes on."""
+    """The text from the last settled place on; `at` is where reading goes on.
+
+    However long readers wait for what decides, `text` stays short: what they have read and not yet
+    settled is set aside. So each letter is looked at, and moved, a few times and no more.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.ended = False
+        self._aside: list[str] = []
 
     @property
     def rest(self) -> str:
@@ -34,10 +39,24 @@ class Source:
         """True if the marker is what comes next."""
         return self.text.startswith(marker, self.at)
 
+    def set_aside(self) -> None:
+        """Keep what has been read, which nobody looks at before it is settled or read again."""
+        if self.at:
+            self._aside.append(self.text[: self.at])
+            self.text, self.at = self.text[self.at :], 0
+
     def settle(self) -> str:
         """Forget what has been read, and return it."""
-        read, self.text, self.at = self.text[: self.at], self.text[self.at :], 0
+        self.set_aside()
+        read = "".join(self._aside)
+        self._aside.clear()
         return read
+
+    def rewind(self) -> None:
+        """Read again from the last settled place on."""
+        self.text = "".join((*self._aside, self.text))
+        self.at = 0
+        self._aside.clear()
 
 
 def more(source: Source) -> Reader[bool]:
@@ -59,11 +78,12 @@ def need_more(source: Source) -> Reader[None]:
 
 
 def skip_blanks(source: Source) -> Reader[None]:
-    """Go to the next letter that is no blank, or to the end."""
+    """Go to the next letter that is no blank, which `text` then begins with, or to the end."""
     while True:
         while source.at < len(source.text) and source.text[source.at].isspace():
             source.at += 1
-        if source.at < len(source.text) or not (yield from more(source)):
+        source.set_aside()
+        if source.text or not (yield from more(source)):
             return
 
 

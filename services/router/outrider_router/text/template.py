@@ -84,13 +84,13 @@ class ChatTemplate:
             raise TemplateError(f"the model's chat template does not compile: {error}") from error
 
     def render(self, chat: Conversation) -> str:
-        """The prompt as text.
+        """The prompt as text, the last message's end included.
 
         Raises:
             TemplateError: the template refuses these messages.
         """
         try:
-            text = self._template.render(
+            return self._template.render(
                 **self._special,
                 **chat.variables,
                 messages=chat.messages,
@@ -100,7 +100,6 @@ class ChatTemplate:
             )
         except _FAULTS as error:
             raise TemplateError(f"the model's chat template failed: {error}") from error
-        return _up_to_content(text, chat.messages[-1]) if chat.continue_final_message else text
 
 
 def with_parsed_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -121,15 +120,6 @@ def _parsed_call(call: Mapping[str, Any]) -> dict[str, Any]:
     if is_too_deep(arguments):
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _up_to_content(text: str, message: Mapping[str, Any]) -> str:
-    """The prompt up to the end of its last message's content, for the model to go on with it."""
-    content = str(message.get("content") or "").strip()
-    at = text.rfind(content)
-    if not content or at < 0:
-        raise TemplateError("the final message has no content that could be continued")
-    return text[: at + len(content)]
 
 
 class _GenerationBlock(Extension):

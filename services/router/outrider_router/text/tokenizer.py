@@ -6,19 +6,23 @@ from the bytes of a `tokenizer.json`.
 """
 
 import json
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
 from outrider_router.text.control import ControlSpan, ControlTokens, control_tokens_of
 from outrider_router.text.detokenize import TokenTable
+from outrider_router.text.pieces import OVERLAP_CHARS, PIECE_CHARS, ids_in_pieces
 
-# Of a text that is far too long, as much is tokenised as shows it: letters per token that fits, and
-# how many more tokens than fit they must give, since a cut text may have more than its share.
-_SAMPLE_CHARS = 8
-_SAMPLE_EXCESS, _SAMPLE_EXCESS_TOKENS = 1.5, 64
+# A text of so many letters per token that fits, and more, is told to be too long by its beginning.
+_CHARS_PER_TOKEN = 8
+_LEAST_PIECE_CHARS = 4 * OVERLAP_CHARS
+# Kept as numbers, not as objects: millions of these are let go under the interpreter's lock.
+_ID = "I"
 
 
 class TokenizerError(ValueError):
@@ -71,27 +75,16 @@ class ModelTokenizer:
         """Ids as the library gives them; control tokens written in `text` are matched.
 
         Raises:
-            TooManyTokens: more than `most_tokens`. Making a list of them would hold up all threads
-                for as long as there are many.
+            TooManyTokens: more than `most_tokens`; no more of the text is read than shows it.
         """
-        self.refuse_longer(text, most_tokens)
-        encoding = _encode(self._library, text, add_special_tokens)
-        if most_tokens is not None and len(encoding) > most_tokens:
-            raise TooManyTokens(len(encoding))
-        return encoding.ids
-
-    def refuse_longer(self, text: str, most_tokens: int | None) -> None:
-        """Refuse a text that is far too long by a part of it, without the time that all would take.
-
-        Raises:
-            TooManyTokens: the part alone has more than that.
-        """
-        if most_tokens is None or len(text) <= most_tokens * _SAMPLE_CHARS:
-            return
-        part = text[: most_tokens * _SAMPLE_CHARS]
-        enough = most_tokens * _SAMPLE_EXCESS + _SAMPLE_EXCESS_TOKENS
-        if len(_encode(self._library, part)) > enough:
-            raise TooManyTokens(f"more than {most_tokens}")
+        if len(text) <= _piece_chars(most_tokens):
+            ids = _encode(self._library, text, add_special_tokens).ids
+            if most_tokens is not None and len(ids) > most_tokens:
+                raise TooManyTokens(len(ids))
+            return ids
+        before, after = self._around if add_special_tokens else ([], [])
+        pieces = _pieces(self._library, text, most_tokens)
+        return _joined(chain([before], pieces, [after]), most_tokens)
 
     def encode_with_spans(
         self, text: str, spans: Sequence[ControlSpan], most_tokens: int | None = None
@@ -102,22 +95,19 @@ class ModelTokenizer:
         `spans` are all the tokens it would match, the ids are its own.
 
         Raises:
-            TooManyTokens: more than `most_tokens`.
+            TooManyTokens: more than `most_tokens`; no more of the text is read than shows it.
         """
-        if list(spans) == self.control.find(text):
+        if self.control.are_all(spans, text):
             return self.encode(text, add_special_tokens=False, most_tokens=most_tokens)
-        self.refuse_longer(text, most_tokens)
-        ids: list[int] = []
-        done = 0
-        for span in spans:
-            ids += self._encode_plain(text[done : span.start], at_start=done == 0)
-            ids.append(span.token_id)
-            done = span.end
-        return ids + self._encode_plain(text[done:], at_start=done == 0)
+        return _joined(self._around_spans(text, spans, most_tokens), most_tokens)
 
-    def encode_continuation(self, text: str) -> list[int]:
-        """Ids of `text` as a model would say it behind other text; nothing is a control token."""
-        return self._encode_plain(text, at_start=False)
+    def encode_continuation(self, text: str, most_tokens: int | None = None) -> list[int]:
+        """Ids of a text as a model would say it behind other text; nothing is a control token.
+
+        Raises:
+            TooManyTokens: more than `most_tokens`; no more of the text is read than shows it.
+        """
+        return _joined(self._plain(text, at_start=False, most_tokens=most_tokens), most_tokens)
 
     def token_text(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it, None for an unknown id."""
@@ -127,24 +117,41 @@ class ModelTokenizer:
         """Text of a whole sequence as the library gives it, control tokens shown."""
         return self._library.decode(list(token_ids), skip_special_tokens=False)
 
-    def _encode_plain(self, text: str, at_start: bool) -> list[int]:
-        """Ids of a text in which nothing is a control token."""
-        if not text:
-            return []
+    def _around_spans(
+        self, text: str, spans: Sequence[ControlSpan], most_tokens: int | None
+    ) -> Iterator[Sequence[int]]:
+        """Ids of the text between spans, and of the spans, in order."""
+        done = 0
+        for span in spans:
+            yield from self._plain(text[done : span.start], done == 0, most_tokens)
+            yield (span.token_id,)
+            done = span.end
+        yield from self._plain(text[done:], done == 0, most_tokens)
+
+    def _plain(
+        self, text: str, at_start: bool, most_tokens: int | None = None
+    ) -> Sequence[Sequence[int]]:
+        """Ids, in pieces, of a text in which nothing is a control token."""
         library = self._plain_at_start if at_start else self._plain_later
-        ids = _encode(library, text).ids
-        if self._forbidden.isdisjoint(ids):
-            return ids
+        found = _limited(_pieces(library, text, most_tokens), most_tokens)
+        pieces = [array(_ID, ids) for ids in found]
+        if all(map(self._forbidden.isdisjoint, pieces)):
+            return pieces
         # Some vocabularies hold control tokens as ordinary pieces as well; a cut inside of each
         # leaves nothing that spells one.
         cuts = [span.start + 1 for span in self.control.find(text)]
-        parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        return [
-            token_id
-            for part in parts
-            for token_id in _encode(library, part).ids
-            if token_id not in self._forbidden
-        ]
+        parts = (text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True))
+        again = chain.from_iterable(_pieces(library, part, most_tokens) for part in parts)
+        return [[one for one in ids if one not in self._forbidden] for ids in again]
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """What the library adds before and behind a prompt."""
+        found = _encode(self._library, "a", add_special_tokens=True)
+        added = found.special_tokens_mask
+        before = next((at for at, one in enumerate(added) if not one), len(added))
+        behind = next((at for at, one in enumerate(reversed(added)) if not one), 0)
+        return found.ids[:before], found.ids[len(added) - behind :]
 
     @cached_property
     def _forbidden(self) -> frozenset[int]:
@@ -179,6 +186,47 @@ def _encode(library: Tokenizer, text: str, add_special_tokens: bool = False) -> 
     """One text as a batch: the library's call for a single one keeps the interpreter lock."""
     [encoding] = library.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     return encoding
+
+
+def _piece_chars(most_tokens: int | None) -> int:
+    """How much text is encoded at once where no more than `most_tokens` are wanted."""
+    if most_tokens is None:
+        return PIECE_CHARS
+    return min(max(most_tokens * _CHARS_PER_TOKEN, _LEAST_PIECE_CHARS), PIECE_CHARS)
+
+
+def _pieces(library: Tokenizer, text: str, most_tokens: int | None) -> Iterator[Sequence[int]]:
+    """The ids of a text of any length, without those that the library adds around a prompt."""
+    characters = _piece_chars(most_tokens)
+    if len(text) <= characters:
+        return iter([_encode(library, text).ids] if text else [])
+    return ids_in_pieces(library, text, characters)
+
+
+def _limited(pieces: Iterable[Sequence[int]], most_tokens: int | None) -> Iterator[Sequence[int]]:
+    """The same, up to the piece with which they are too many.
+
+    Raises:
+        TooManyTokens: more than `most_tokens`.
+    """
+    tokens = 0
+    for piece in pieces:
+        tokens += len(piece)
+        if most_tokens is not None and tokens > most_tokens:
+            raise TooManyTokens(f"more than {most_tokens}")
+        yield piece
+
+
+def _joined(pieces: Iterable[Sequence[int]], most_tokens: int | None = None) -> list[int]:
+    """All ids, of which there may be `most_tokens`.
+
+    Raises:
+        TooManyTokens: there are more.
+    """
+    ids = array(_ID)
+    for piece in _limited(pieces, most_tokens):
+        ids.extend(piece)
+    return ids.tolist()
 
 
 def _never_prepend(pre_tokenizer: Any) -> None:

@@ -6,7 +6,7 @@ versions with and without `[ARGS]`), and of DeepSeek V3, R1 and V3.1.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NAME, ARGUMENTS, CALL = "{name}", "{arguments}", "{call}"
 
@@ -85,16 +85,12 @@ MISTRAL = ToolFormat(
     after="]",
     id_characters=9,
 )
-MISTRAL_ARGS = ToolFormat(
-    openers=("[TOOL_CALLS]",),
-    closers=("]",),
-    between=("[", ","),
-    header=_MISTRAL_NAME,
-    header_after=("[TOOL_CALLS]",),
-    header_markers=("[CALL_ID]", "[ARGS]"),
+MISTRAL_ARGS = replace(
+    MISTRAL,
     call="[TOOL_CALLS]{name}[ARGS]{arguments}",
     separator="",
-    id_characters=9,
+    before="",
+    after="",
 )
 _DEEPSEEK_CALL, _DEEPSEEK_SEP = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _DEEPSEEK_CALL_END = "<｜tool▁call▁end｜>"
@@ -115,18 +111,10 @@ DEEPSEEK_R1 = ToolFormat(
     after=_DEEPSEEK_CALLS_END,
     arguments_as_text=True,
 )
-DEEPSEEK_V31 = ToolFormat(
-    openers=(_DEEPSEEK_CALLS,),
-    closers=(_DEEPSEEK_CALLS_END,),
-    between=(_DEEPSEEK_CALL, _DEEPSEEK_CALL_END, "```"),
-    header=_DEEPSEEK_NAME,
-    header_after=(_DEEPSEEK_CALL,),
-    header_markers=(_DEEPSEEK_SEP,),
+DEEPSEEK_V31 = replace(
+    DEEPSEEK_R1,
     call=f"{_DEEPSEEK_CALL}{NAME}{_DEEPSEEK_SEP}{ARGUMENTS}{_DEEPSEEK_CALL_END}",
     separator="",
-    before=_DEEPSEEK_CALLS,
-    after=_DEEPSEEK_CALLS_END,
-    arguments_as_text=True,
 )
 
 

@@ -18,22 +18,24 @@ from outrider_router.text.tool_formats import ARGUMENTS, CALL, NAME, ToolFormat
 _BLANKS = r"/[ \n]{0,4}/"
 # A letter behind a backslash, which says what it is already, or what would end the rule.
 _IN_PATTERN = re.compile(r"\\.|/|\n", re.DOTALL)
+_QUOTED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 _FREE_TEXT = "FREE_TEXT: /(?s:.+)/"
 
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """One tool: its name, and the JSON schema of its arguments."""
+    """One tool: its name, the JSON schema of its arguments, and the field that holds the schema."""
 
     name: str
     parameters: Mapping[str, Any]
+    param: str = "tools"
 
 
 def calls_rules(
     tools: Sequence[ToolSchema], style: ToolFormat, control: ControlTokens, many: bool
 ) -> str:
     """Rules of which `calls` stands for one or more calls, or for exactly one."""
-    names = [f"call_{at}" for at in range(len(tools))]
+    names = [_call_name(at) for at in range(len(tools))]
     separator = _spelled(style.separator, control)
     further = f"({separator} call)*" if many else ""
     before, after = _spelled(style.before, control), _spelled(style.after, control)
@@ -41,6 +43,19 @@ def calls_rules(
     for name, tool in zip(names, tools, strict=True):
         rules += _call_rules(name, tool, style, control)
     return "\n".join(rules)
+
+
+def schema_rules(tools: Sequence[ToolSchema]) -> dict[str, str]:
+    """Of the rules that hold the tools' schemas: name, and the request's field it was made of."""
+    return {_json_name(_call_name(at)): tool.param for at, tool in enumerate(tools)}
+
+
+def _call_name(at: int) -> str:
+    return f"call_{at}"
+
+
+def _json_name(rule: str) -> str:
+    return f"{rule}_json"
 
 
 def _call_rules(
@@ -51,8 +66,9 @@ def _call_rules(
     if CALL in style.call:
         gap, schema = CALL, _call_object(tool, style.arguments_key)
     head, tail = style.call.replace(NAME, tool.name).split(gap)
-    body = f"{_spelled(head, control)} {rule}_json {_spelled(tail, control)}"
-    return [f"{rule}: {body}", json_rule(f"{rule}_json", json.dumps(schema, ensure_ascii=False))]
+    inner = _json_name(rule)
+    body = f"{_spelled(head, control)} {inner} {_spelled(tail, control)}"
+    return [f"{rule}: {body}", json_rule(inner, json.dumps(schema, ensure_ascii=False))]
 
 
 def _call_object(tool: ToolSchema, arguments_key: str) -> dict[str, Any]:
@@ -75,28 +91,41 @@ def json_rule(name: str, schema: str) -> str:
 
 
 def regex_rule(name: str, pattern: str) -> str:
-    """A rule for text that matches a pattern."""
+    """A rule for text that matches a pattern, whose last letter must not be a lone backslash."""
     return f"{name}: /{_IN_PATTERN.sub(_delimited, pattern)}/"
 
 
 def _delimited(match: re.Match[str]) -> str:
     """A piece of a pattern as it may stand between slashes, on one line."""
-    return {"/": r"\/", "\n": r"\n"}.get(match.group(), match.group())
+    return _QUOTED.get(match.group(), match.group())
 
 
 def thinking_then(
-    body: str, markers: tuple[str, str], opened: bool, control: ControlTokens
+    body: str, markers: tuple[str, str], control: ControlTokens, opened: bool, free: bool = True
 ) -> str | None:
     """The start rule for thinking, if the model wants, and then `body`.
 
     None where the model has no tokens for the markers: the end of the thinking could not be told.
+
+    Args:
+        body: what follows.
+        markers: around the thinking.
+        control: the model's tokens.
+        opened: the prompt ends within thinking.
+        free: false forbids thinking; what the prompt has opened is closed at once.
     """
     opener, closer = (_spelled(marker, control) for marker in markers)
     if not (opener.startswith("<[") and closer.startswith("<[")):
         return None
-    if opened:
-        return f"start: FREE_TEXT? {closer} {_BLANKS} {body}\n{_FREE_TEXT}"
-    return f"start: ({opener} FREE_TEXT? {closer} {_BLANKS})? {body}\n{_FREE_TEXT}"
+    match opened, free:
+        case True, True:
+            return f"start: FREE_TEXT? {closer} {_BLANKS} {body}\n{_FREE_TEXT}"
+        case True, False:
+            return f"start: {closer} {_BLANKS} {body}"
+        case False, True:
+            return f"start: ({opener} FREE_TEXT? {closer} {_BLANKS})? {body}\n{_FREE_TEXT}"
+        case _:
+            return f"start: {body}"
 
 
 def _spelled(text: str, control: ControlTokens) -> str:

@@ -1,10 +1,11 @@
 """The one door through which outside state enters the engine, drained once per round."""
 
-import queue
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outrider_worker.engine.constraint import Constraint
-from outrider_worker.engine.types import RequestSpec
+from outrider_worker.engine.types import RequestKey, RequestSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +43,49 @@ Command = Submit | Cancel | DropOwner | EndAll
 
 
 class Inbox:
-    """Commands from any thread, in order of arrival."""
+    """Commands from any thread, in order of arrival.
+
+    While a round lasts, requests may come and go; what went again is taken out, so that no more is
+    kept than is wanted, however long the round.
+    """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._commands: list[Command] = []
+        self._woken = False
+        self._changed = threading.Condition()
 
     def put(self, command: Command) -> None:
-        self._queue.put(command)
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify()
+
+    def withdraw(self, is_meant: Callable[[RequestKey], bool]) -> list[RequestKey]:
+        """Take out the requests of these keys that have not entered the engine yet."""
+        with self._changed:
+            kept, keys = [], []
+            for command in self._commands:
+                if isinstance(command, Submit) and is_meant(command.spec.key):
+                    keys.append(command.spec.key)
+                else:
+                    kept.append(command)
+            self._commands = kept
+        return keys
 
     @property
     def empty(self) -> bool:
-        return self._queue.empty()
+        return not self._commands
 
     def wake(self) -> None:
         """End a wait without a command."""
-        self._queue.put(None)
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
 
     def drain(self, wait_s: float = 0.0) -> list[Command]:
         """Everything that has come in; waits for the first at most `wait_s`."""
-        commands = []
-        try:
-            first = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
-            commands.append(first)
-            while True:
-                commands.append(self._queue.get_nowait())
-        except queue.Empty:
-            return [command for command in commands if command is not None]
+        with self._changed:
+            if wait_s > 0:
+                self._changed.wait_for(lambda: self._commands or self._woken, wait_s)
+            commands, self._commands = self._commands, []
+            self._woken = False
+        return commands

@@ -3,7 +3,8 @@
 Knows: the compiler's options and where its results are kept. Does not know: any kernel.
 
 Numba keeps a compiled function until the file it stands in changes, and does not look at the files
-of the functions it calls. So the folder's name is a digest of all kernels.
+of the functions it calls. So the folder's name is a digest of all kernels. Workers that start
+together on a new machine compile each kernel once: one does, the others wait for it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import numba
 
-from outrider_worker.cache import user_cache
+from outrider_worker.cache import one_at_a_time, user_cache
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -32,8 +33,9 @@ def _digest() -> str:
     return found.hexdigest()[:16]
 
 
-_folder = Path(numba.config.CACHE_DIR or user_cache() / "kernels")  # NUMBA_CACHE_DIR is honoured
-numba.config.CACHE_DIR = str(_folder / _digest())
+# NUMBA_CACHE_DIR is honoured.
+_folder = Path(numba.config.CACHE_DIR or user_cache() / "kernels") / _digest()
+numba.config.CACHE_DIR = str(_folder)
 
 
 def shared(function: _Function) -> _Function:
@@ -55,5 +57,11 @@ def pasted(function: _Function) -> _Function:
 
 
 def callback(signature: str) -> Callable[[Callable[..., None]], Any]:
-    """Compile a function that code in C calls; what comes back has its `address`."""
-    return numba.cfunc(signature, error_model="numpy", cache=True)
+    """Compile a function that code in C calls, at once; what comes back has its `address`."""
+    compiler = numba.cfunc(signature, error_model="numpy", cache=True)
+
+    def compile_or_find(function: Callable[..., None]) -> Any:
+        with one_at_a_time(_folder):
+            return compiler(function)
+
+    return compile_or_find

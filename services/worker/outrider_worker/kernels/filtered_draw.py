@@ -119,13 +119,13 @@ def _kept(
     top_k, top_p, min_p = cuts
     count = len(keys)
     limit = min(top_k, count) if top_k > 0 else count
-    within, mass = 0, 0.0
+    within, mass, shares = 0, 0.0, np.empty(limit)
     least = min_p * _share(keys[count - 1], scale)
     while within < limit:
-        share = _share(keys[count - 1 - within], scale)
-        if share < least:
+        shares[within] = _share(keys[count - 1 - within], scale)
+        if shares[within] < least:
             break
-        mass += share
+        mass += shares[within]
         within += 1
     cut = top_k > 0 or min_p > 0
     if within == count and not whole and (cut or top_p >= 1) and top_k != count:
@@ -135,7 +135,7 @@ def _kept(
     most = top_p * (mass if cut else 1.0)
     kept, before = 0, 0.0
     while kept < within and (kept == 0 or before < most):
-        before += _share(keys[count - 1 - kept], scale)
+        before += shares[kept]
         kept += 1
     return -1 if kept == count and not whole and not cut else kept
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider_worker.cache import user_cache
+from outrider_worker.cache import one_at_a_time, user_cache
 from outrider_worker.model.config import ModelError
 from outrider_worker.model.gguf_config import ROPE_DIVISORS, generation_config, model_config
 from outrider_worker.model.gguf_tokenizer import write_tokenizer
@@ -56,14 +56,19 @@ Floats = NDArray[np.float32]
 
 
 def converted_folder(path: Path, progress: Progress = lambda step, done: None) -> Path:
-    """The folder that `path` converts to; made on first use, found again later.
+    """The folder that `path` converts to; made on first use, by one process, found again later.
 
     It appears whole or not at all: it is written beside its place and renamed.
     Raises ModelError for a broken file, another architecture, or an unknown tokenizer.
     """
     target = models_folder() / f"{path.stem}-{_fingerprint(path)}"
-    if target.is_dir():
-        return target
+    with one_at_a_time(target):
+        if not target.is_dir():
+            _convert_into(target, path, progress)
+    return target
+
+
+def _convert_into(target: Path, path: Path, progress: Progress) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep_abandoned(target)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -72,7 +77,6 @@ def converted_folder(path: Path, progress: Progress = lambda step, done: None) -
         _publish(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return target
 
 
 def _sweep_abandoned(target: Path) -> None:

@@ -52,7 +52,7 @@ def load_model(
     Weights are read, fused and packed layer by layer: beside the finished model, memory holds one
     layer at most. Raises ModelError saying what is wrong with the files.
     """
-    folder = _as_folder(path, progress)
+    folder = model_folder(path, progress)
     config = read_config(folder)
     architecture = find_architecture(config.architecture)
     shapes = architecture.tensor_shapes(config)
@@ -65,7 +65,11 @@ def load_model(
     return LoadedModel(model, config, folder, tuple(sorted(mtp)))
 
 
-def _as_folder(path: Path, progress: Progress) -> Path:
+def model_folder(path: Path, progress: Progress = lambda step, done: None) -> Path:
+    """The folder that a model is read from: `path`, or what that GGUF file converts to.
+
+    Raises ModelError for what is neither, or a file that is broken.
+    """
     if path.is_dir():
         return path
     if path.suffix == ".gguf" and path.is_file():

@@ -22,6 +22,7 @@ from outrider_worker.rpc.options import (
     sampling_params,
     unsupported,
 )
+from outrider_worker.speculate.drafter import PREDICTED
 
 _FINISHES = {
     FinishReason.STOP_TOKEN: wire.FINISH_REASON_STOP_TOKEN,
@@ -76,9 +77,13 @@ def _refuse_unsupported(message: wire.Submit, drafters: Iterable[str]) -> None:
     """What this worker cannot honour is refused by name, never dropped silently."""
     if message.adapter:
         raise unsupported("adapter")
-    drafter = message.speculation.drafter
-    if drafter and drafter not in set(drafters):
-        raise invalid("speculation.drafter", f"drafter {drafter!r} is not loaded")
+    drafter, loaded = message.speculation.drafter, tuple(drafters)
+    if drafter and drafter not in loaded:
+        known = f"those loaded are {', '.join(loaded)}" if loaded else "none is loaded"
+        raise invalid("speculation.drafter", f"drafter {drafter!r} is not loaded: {known}")
+    if drafter == PREDICTED and not message.prediction_ids:
+        text = f"drafter {PREDICTED!r} drafts the prediction of a request, and this one has none"
+        raise invalid("prediction", text)
 
 
 def _check_submit(message: wire.Submit, vocab_size: int) -> None:

@@ -69,17 +69,28 @@ class Entrance:
     def cancel(self, message: wire.Cancel) -> None:
         """End one choice, or all choices of a request, wherever they are."""
         choice = message.choice_index if message.HasField("choice_index") else None
-        for key in list(self._compiling):
-            if key.request_id == message.request_id and choice in (None, key.choice_index):
-                self._drop(key)
-                self._end(key, Finish(FinishReason.CANCELLED))
-        self._inbox.put(Cancel(self._owner, message.request_id, choice))
+
+        def is_meant(key: RequestKey) -> bool:
+            named = (key.owner, key.request_id) == (self._owner, message.request_id)
+            return named and choice in (None, key.choice_index)
+
+        outside = self._take_back(is_meant)
+        for key in outside:
+            self._end(key, Finish(FinishReason.CANCELLED))
+        if choice is None or not outside:
+            self._inbox.put(Cancel(self._owner, message.request_id, choice))
 
     def close(self) -> None:
         """The stream is over: nobody wants its requests any more."""
-        for key in list(self._compiling):
-            self._drop(key)
+        self._take_back(lambda key: key.owner == self._owner)
         self._inbox.put(DropOwner(self._owner))
+
+    def _take_back(self, is_meant: Callable[[RequestKey], bool]) -> list[RequestKey]:
+        """Drop those of the requests that the engine has not seen yet; their keys."""
+        compiling = [key for key in self._compiling if is_meant(key)]
+        for key in compiling:
+            self._drop(key)
+        return compiling + self._inbox.withdraw(is_meant)
 
     def _spec(self, message: wire.Submit) -> RequestSpec:
         self._check_ready()

@@ -34,6 +34,6 @@ class LossyCut(ValueError):
             f"{verifier} does not keep the target's law with the scores of drafter {drafter!r}: "
             "they look at the drafted token itself, and a token that gets a row because of what it "
             "is was not drawn from the law it is judged by. Score by what is known before the draw "
-            "(the greatest probability, a confidence head), move each score to the draft behind it "
-            "(scores.shifted), or use sampler match, which any cut leaves exact."
+            "(the greatest probability, a confidence head), give each draft the score of the one "
+            "before it, or use sampler match, which any cut leaves exact."
         )

@@ -38,12 +38,3 @@ def running_bins(confidence: Tensor) -> Tensor:
     halvings = clipped.cumprod(dim=1).log2()
     places = MAX_SCORE_BINS + (_BINS_PER_HALVING * halvings).floor().to(torch.int64)
     return places.clamp_(0, MAX_SCORE_BINS - 1)
-
-
-def shifted(confidence: Tensor) -> Tensor:
-    """[n, d] confidences, each moved to the draft behind its own; the first draft gets 1.
-
-    So a confidence that looked at its own token says whether the *next* draft is worth a row, and
-    no draft's row depends on what the draft is: see `cuts`.
-    """
-    return torch.cat([torch.ones_like(confidence[:, :1]), confidence[:, :-1]], dim=1)

@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
@@ -81,8 +82,12 @@ def generate(
     encode: Encode,
     plan: AnswerPlan,
     report: Callable[[GenerationProgress], None] = lambda progress: None,
+    on_text: Callable[[int, int, int], None] = lambda shard, texts, of: None,
 ) -> None:
-    """Write all shards that are missing. A prompt too long for the context is left out."""
+    """Write all shards that are missing. A prompt too long for the context is left out.
+
+    on_text: called with the shard, how many of its texts there are, and how many there will be.
+    """
     size, began_s = plan.prompts_per_shard, time.monotonic()
     shards = -(-len(prompts) // size)
     written = made = 0
@@ -90,7 +95,7 @@ def generate(
         if dataset.has(shard):
             continue
         numbers = range(shard * size, min(len(prompts), (shard + 1) * size))
-        texts = _answered(respondent, prompts, numbers, encode, plan)
+        texts = _answered(respondent, prompts, numbers, encode, plan, partial(on_text, shard))
         dataset.write(shard, texts)
         made += 1
         written += sum(text.info.answer_tokens for text in texts)
@@ -105,13 +110,18 @@ def _answered(
     numbers: Sequence[int],
     encode: Encode,
     plan: AnswerPlan,
+    on_text: Callable[[int, int], None],
 ) -> list[Text]:
     """The texts of one shard, in the order of their prompts."""
     asked = {number: tuple(encode(prompts[number].text)) for number in numbers}
     longest = plan.context_tokens - plan.answer_tokens
     kept = [number for number, ids in asked.items() if len(ids) <= longest]
     questions = [Question(asked[number], plan.sampling(number)) for number in kept]
-    answers = sorted(respondent.answer(questions), key=lambda answer: answer.number)
+    answers = list[Answer]()
+    for answer in respondent.answer(questions):
+        answers.append(answer)
+        on_text(len(answers), len(questions))
+    answers.sort(key=lambda answer: answer.number)
     return [
         text_of(answer, prompts[number], len(asked[number]), plan.sampling(number))
         for answer, number in zip(answers, kept, strict=True)

@@ -20,6 +20,7 @@ from typing import Protocol
 from outrider_worker.engine.types import SamplingParams
 from outrider_worker.train.answers import Answer, Question
 from outrider_worker.train.files import whole_file
+from outrider_worker.train.pace import Say, paced
 from outrider_worker.train.prompts import HELD_OUT_ONE_IN, Prompt, is_held_out
 
 OWN = "own"
@@ -107,7 +108,7 @@ def own_prompts(
     writer: Writer,
     chat: Chat,
     plan: OwnPromptsPlan,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> list[Prompt]:
     """`plan.count` different prompts, as many as are missing written now.
 
@@ -118,10 +119,11 @@ def own_prompts(
     made_from = {"target": target, **asdict(plan)}
     del made_from["count"]  # an attempt does not depend on how many there are
     attempts = _read(file, made_from)
-    frame = Frame.of(chat.encode)
+    frame, seldom = Frame.of(chat.encode), paced(say)
     while len(texts := _different(attempts)) < plan.count:
         numbers = range(len(attempts), len(attempts) + _AT_ONCE)
-        attempts += _attempted(numbers, writer, chat, frame, plan)
+        say(f"prompts of its own: {len(texts)} of {plan.count}, {_AT_ONCE} more are attempted")
+        attempts += _attempted(numbers, writer, chat, frame, plan, seldom)
         _write(file, {"made_from": made_from, "attempts": attempts})
         found = len(_different(attempts))
         if found < len(texts) + _FEWEST_OF_PORTION:
@@ -129,7 +131,7 @@ def own_prompts(
                 f"of {_AT_ONCE} prompts that the target was to write {found - len(texts)} can be "
                 "used: it knows no chats, train it without prompts of its own"
             )
-        say(f"prompts of its own: {min(found, plan.count)} of {plan.count}")
+    say(f"prompts of its own: {plan.count} of {plan.count}")
     return [Prompt(OWN, text, is_held_out(text, HELD_OUT_ONE_IN)) for text in texts[: plan.count]]
 
 
@@ -143,11 +145,20 @@ def is_prompt(text: str) -> bool:
 
 
 def _attempted(
-    numbers: Sequence[int], writer: Writer, chat: Chat, frame: Frame, plan: OwnPromptsPlan
+    numbers: Sequence[int],
+    writer: Writer,
+    chat: Chat,
+    frame: Frame,
+    plan: OwnPromptsPlan,
+    say: Say,
 ) -> list[str]:
     """A text of each number, in order; empty where none came of it."""
     asked = [Question(frame.opening, plan.sampling(n, frame.end_id)) for n in numbers]
-    written = sorted(writer.answer(asked), key=lambda answer: answer.number)
+    written = list[Answer]()
+    for answer in writer.answer(asked):
+        written.append(answer)
+        say(f"  {len(written)} of {len(asked)} attempts")
+    written.sort(key=lambda answer: answer.number)
     return [_message(answer.token_ids[len(frame.opening) :], chat, frame) for answer in written]
 
 

@@ -31,6 +31,11 @@ def generation_line(progress: GenerationProgress) -> str:
     )
 
 
+def texts_line(shard: int, texts: int, of: int) -> str:
+    """Within a shard."""
+    return f"answers: shard {shard + 1}, {texts} of its {of} texts"
+
+
 def step_line(report: StepReport, steps: int, mean_step_s: float) -> str:
     """After a step."""
     left = duration((steps - report.step) * mean_step_s)

@@ -12,7 +12,8 @@ Knows: the order of stages. Does not know: any stage's insides, who prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,11 +31,13 @@ from outrider_worker.train.heads import MtpEagleHead, TrainedHead
 from outrider_worker.train.initial import fit_joint
 from outrider_worker.train.kinds import Kind
 from outrider_worker.train.own_prompts import OWN, Chat, OwnPromptsPlan, own_prompts
+from outrider_worker.train.pace import Say, paced
 from outrider_worker.train.progress import (
     acceptance_line,
     acceptance_lines,
     generation_line,
     step_line,
+    texts_line,
 )
 from outrider_worker.train.prompts import OUT_OF_FAMILY, Prompt
 from outrider_worker.train.recipe import Recipe
@@ -42,9 +45,8 @@ from outrider_worker.train.target import TargetWeights
 from outrider_worker.train.trainer import StepReport, Trainer, read_checkpoint
 from outrider_worker.train.vocabulary import answer_counts, coverage, most_frequent
 
-Say = Callable[[str], None]
-
 IN_FAMILY, OWN_PROMPTS, OUT_FAMILY = "in family", "prompts of its own", "out of family"
+_SAVED_EVERY_S = 60.0
 DRAWN, NGRAM = ", drawn", "n-gram, "
 _SETS = [name + how for how in ("", DRAWN) for name in (IN_FAMILY, OWN_PROMPTS, OUT_FAMILY)]
 
@@ -80,8 +82,10 @@ def train_drafter(
         raise ValueError("all prompts are held out, none is left to train on")
     trainer = _trainer(training, weights, texts, say)
     held_out = _by_set(list(dataset.texts(held_out=True)))
+    if not held_out:
+        say("no text is held out, so acceptance is not measured: more prompts would have some")
     _train(training, trainer, texts, held_out, say)
-    found = _evaluated(training, trainer.head, weights, held_out)
+    found = _evaluated(training, trainer.head, weights, held_out, say)
     for line in acceptance_lines(found):
         say(line)
     export(trainer.head, training.kind, weights, target.folder, training.folder / "head")
@@ -105,7 +109,9 @@ def _answers(training: Training, target: LoadedModel, chat: Chat, say: Say) -> D
         seed=plan.seed,
         prompts=plan.digest(prompts),
     )
-    dataset = Dataset(folder / f"data-{training.kind.name}", spec)
+    dataset, seldom = Dataset(folder / f"data-{training.kind.name}", spec), paced(say)
+    if missing := -(-len(prompts) // plan.prompts_per_shard) - len(dataset.shards()):
+        say(f"answers: {missing} shards of {plan.prompts_per_shard} prompts are to be written")
     generate(
         dataset,
         respondent,
@@ -113,6 +119,7 @@ def _answers(training: Training, target: LoadedModel, chat: Chat, say: Say) -> D
         chat.encode,
         plan,
         lambda progress: say(generation_line(progress)),
+        lambda *texts: seldom(texts_line(*texts)),
     )
     return dataset
 
@@ -136,6 +143,7 @@ def _trainer(
         trainer.load(checkpoint)
         say(f"going on from step {trainer.steps_done}")
     elif isinstance(head, MtpEagleHead):
+        say(f"fitting the beginning to what the target did in {len(texts)} texts")
         batches = whole(texts, training.recipe.texts_per_step, kind.columns(config))
         explained = fit_joint(head, (batch.to(training.device) for batch in batches))
         say(f"beginning fitted to the target: {explained:.0%} of its last block's input explained")
@@ -149,12 +157,17 @@ def _train(
     held_out: Mapping[str, Sequence[Text]],
     say: Say,
 ) -> None:
-    """Step by step, with an evaluation and a checkpoint every so often."""
-    recipe, times = training.recipe, list[float]()
+    """Step by step, with an evaluation every so often, and checkpoints: a run that is stopped
+    loses a minute at most."""
+    recipe, times, saved_s = training.recipe, list[float](), time.monotonic()
 
     def report(step: StepReport) -> None:
+        nonlocal saved_s
         times.append(step.elapsed_s)
-        if step.step % 10 == 0 or step.step == recipe.steps:
+        if time.monotonic() - saved_s > _SAVED_EVERY_S:
+            trainer.save(_checkpoint(training))
+            saved_s = time.monotonic()
+        if step.step % 10 == 0 or len(times) == 1 or step.step == recipe.steps:
             say(step_line(step, recipe.steps, sum(times) / len(times)))
 
     some = {
@@ -177,9 +190,12 @@ def _evaluated(
     head: TrainedHead,
     weights: TargetWeights,
     held_out: Mapping[str, Sequence[Text]],
+    say: Say,
 ) -> dict[str, Acceptance]:
     """Of the head and of n-gram, over all texts that were held out."""
     columns, steps = training.kind.columns(weights.config), training.recipe.evaluated_drafts
+    if held_out:
+        say(f"evaluating {sum(map(len, held_out.values()))} texts that were held out")
     found = dict[str, Acceptance]()
     for name, texts in held_out.items():
         found[name] = head_acceptance(head, texts, columns, steps)

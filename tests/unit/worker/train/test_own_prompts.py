@@ -19,6 +19,7 @@ from outrider_worker.train.own_prompts import (
     is_prompt,
     own_prompts,
 )
+from outrider_worker.train.pace import paced
 from outrider_worker.train.prompts import HELD_OUT_ONE_IN, is_held_out
 from tests.support.tiny_training import TinyChat, respondent
 
@@ -115,6 +116,21 @@ def test_writing_goes_on_where_it_was_and_only_with_the_same_plan(tmp_path: Path
     (tmp_path / "cut" / "own.json").write_text("{")
     with pytest.raises(OwnPromptsError, match="cannot be read"):
         _texts(tmp_path / "cut", _Author(), 40)
+
+
+def test_nobody_waits_in_silence(tmp_path: Path) -> None:
+    said, plan = list[str](), OwnPromptsPlan(3)
+    own_prompts(tmp_path / "own.json", "tiny", _Author(), _Framed(), plan, said.append)
+    assert said[0] == "prompts of its own: 0 of 3, 256 more are attempted"
+    assert said[-1] == "prompts of its own: 3 of 3"
+
+
+def test_a_pace_lets_a_line_through_now_and_then() -> None:
+    said, now_s = list[str](), 0.0
+    say = paced(said.append, 10.0, lambda: now_s)
+    for now_s in (1.0, 9.0, 11.0, 12.0, 20.0, 21.0):
+        say(f"at {now_s:.0f}")
+    assert said == ["at 11", "at 21"]
 
 
 def test_a_target_that_knows_no_chats_is_not_asked_for_ever(tmp_path: Path) -> None:

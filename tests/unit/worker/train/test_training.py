@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from outrider_worker.train import run as stages
 from outrider_worker.train.batches import whole
 from outrider_worker.train.dataset import Text, TextInfo
 from outrider_worker.train.evaluate import Acceptance
@@ -18,6 +19,7 @@ from outrider_worker.train.heads import MtpEagleHead
 from outrider_worker.train.initial import fit_joint
 from outrider_worker.train.kinds import KINDS
 from outrider_worker.train.products import products
+from outrider_worker.train.prompts import Prompt
 from outrider_worker.train.recipe import Recipe
 from outrider_worker.train.run import IN_FAMILY, NGRAM, OUT_FAMILY, train_drafter
 from outrider_worker.train.target import TargetWeights
@@ -68,6 +70,33 @@ def test_an_interrupted_training_ends_with_the_same_head(tmp_path: Path) -> None
     recipe = replace(recipe, rows_per_text=9)
     with pytest.raises(CheckpointError, match="another recipe"):
         run("cut")
+
+
+def test_a_training_that_is_stopped_between_evaluations_loses_no_more_than_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "_SAVED_EVERY_S", -1.0)
+    training = tiny_training(tmp_path, "mtp-eagle", recipe=replace(RECIPE, steps=3))
+    said = list[str]()
+
+    def interrupt(line: str) -> None:
+        if line.startswith("step 1 of 3"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_drafter(training, tiny_target(), TinyChat(), interrupt)
+    train_drafter(training, tiny_target(), TinyChat(), said.append)
+    assert "going on from step 1" in said
+
+
+def test_that_nothing_is_held_out_is_said(tmp_path: Path) -> None:
+    prompts, said = [Prompt("list", f"say {n}", held_out=False) for n in range(8)], list[str]()
+    training = tiny_training(tmp_path, "mtp-eagle", prompts, replace(RECIPE, steps=1))
+    assert train_drafter(training, tiny_target(), TinyChat(), said.append) == {}
+    assert (
+        "no text is held out, so acceptance is not measured: more prompts would have some" in said
+    )
+    assert not any("evaluating" in line for line in said)
 
 
 def test_the_draft_vocabulary_is_what_is_said_most() -> None:

@@ -173,7 +173,7 @@ def _decide(
         verify[s] = rows[column] - n
         accepted[s] = tokens[columns, column] - n
         pass_s[s] = cost.target_s[rows[column]] + cost.feed_s[item.traits.name][rows[column]]
-        prepare_s[s] = cost.draft_s[item.traits.name][s, : positions + 1] + cost.host_s[s]
+        prepare_s[s] = cost.draft_s[item.traits.name][s, : positions + 1] + cost.every_round_s[s]
     return DrafterDecision(item.traits.name, draft, verify, rate, accepted, pass_s, prepare_s)
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider_planner.core.cost import CostModel, step_of
+from outrider_planner.core.policies import words
 from outrider_planner.core.policies.base import Bounds, Decision, DrafterStatistics, Snapshot
 from outrider_planner.core.policies.rules import latency_bound
 from outrider_planner.core.policies.static import OffPolicy
-from outrider_planner.core.search import TIE_RATIO, DrafterDecision, Terms, decide
+from outrider_planner.core.search import DrafterDecision, Terms, decide
 from outrider_planner.core.types import FloatArray, Objective, ProbeDirective, WorkerLimits
 
 # The first position tells whether to turn on. A second one would make probes dearer, hence rarer,
@@ -64,7 +65,7 @@ class TwoStagePolicy:
         probe = _probe(found, cost, present)
         reason = _reason(found, snapshot.drafters, cost, present)
         if bounded and snapshot.bounds.latency_bound_s is not None:
-            reason += _latency(found, snapshot.bounds.latency_bound_s, present)
+            reason += words.latency(found, snapshot.bounds.latency_bound_s, present)
         return Decision(tuple(found), probe, reason, snapshot.bounds.class_rules)
 
 
@@ -72,17 +73,6 @@ def _terms(item: DrafterStatistics, bounds: Bounds, bounded: bool) -> Terms:
     return Terms(
         max_draft_tokens=bounds.max_draft_tokens,
         latency=latency_bound(item, bounds) if bounded else None,
-    )
-
-
-def _latency(found: list[DrafterDecision], bound_s: float, present: int) -> str:
-    """Whether the bound on latency is predicted to hold at the present n."""
-    token_s = max(float(item.token_s[present]) for item in found if item.token_s is not None)
-    if token_s <= bound_s * (1.0 + TIE_RATIO):
-        return f"; {token_s * 1e3:.1f} ms between tokens, bound {bound_s * 1e3:.1f} ms"
-    return (
-        f"; the bound of {bound_s * 1e3:.1f} ms between tokens is out of reach, "
-        f"{token_s * 1e3:.1f} ms is nearest"
     )
 
 
@@ -111,7 +101,7 @@ def _probe_loss(item: DrafterDecision, cost: CostModel) -> FloatArray:
     """Relative loss of a probing round that verifies all and gains nothing, (S,)."""
     n = np.array(cost.ladder)
     rows = np.minimum(n * (1 + PROBE_DRAFT_TOKENS), cost.max_rows)
-    plain = cost.target_s[n] + cost.host_s
+    plain = cost.target_s[n] + cost.every_round_s
     extra = cost.target_s[rows] - cost.target_s[n] + cost.feed_s[item.drafter][rows]
     probing = plain + extra + cost.draft_s[item.drafter][:, PROBE_DRAFT_TOKENS]
     result: FloatArray = 1.0 - plain / probing
@@ -135,16 +125,9 @@ def _sentence(
 ) -> str:
     n, d = cost.ladder[present], int(item.draft_tokens[present])
     off_rate = float(cost.off_rate()[present])
-    evidence = f"from {known.verified:.0f} verified drafts"
+    told = words.evidence(known.verified)
     if d == 0:
-        return (
-            f"{item.drafter} off at n={n}: no draft length is predicted to beat "
-            f"{off_rate:.0f} tokens/s without drafts, {evidence}"
-        )
-    verify = int(item.verify_tokens[present, d])
-    gain, rate = float(item.accepted[present, d]), float(item.rate[present])
-    return (
-        f"{item.drafter} at n={n} drafts {d}, verifies up to {verify} ({n + verify} rows): "
-        f"{gain:.2f} accepted per round, {rate:.0f} tokens/s against {off_rate:.0f} off "
-        f"({rate / off_rate:.2f}x), {evidence}"
-    )
+        return words.off(item.drafter, n, off_rate) + told
+    verify, rate = int(item.verify_tokens[present, d]), float(item.rate[present])
+    drafts = words.drafting(item.drafter, n, (d, verify), float(item.accepted[present, d]), rate)
+    return drafts + words.against(rate, off_rate) + told
