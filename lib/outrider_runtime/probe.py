@@ -8,6 +8,7 @@ Asked every few seconds beside the service it asks, so nothing is imported that 
 """
 
 import http.client
+import os
 import socket
 import ssl
 import sys
@@ -16,7 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LIMIT_S = 3.0
-_TLS_VARIABLES = ("OUTRIDER_TLS_CA_FILE", "OUTRIDER_SECRETS_DIR")
 
 
 def trouble(url: str, limit_s: float = LIMIT_S) -> str | None:
@@ -85,9 +85,10 @@ def _channel(host: str, port: int, limit_s: float) -> Any:
 
 
 def _tls_files() -> Any:
-    import os
-
-    if not any(os.environ.get(name) for name in _TLS_VARIABLES):
+    # Most have none, and to read settings takes longer than to ask.
+    folders = filter(None, os.environ.get("OUTRIDER_SECRETS_DIR", "").split(":"))
+    mounted = any(os.path.exists(f"{folder}/outrider_tls_ca_file") for folder in folders)
+    if not (mounted or os.environ.get("OUTRIDER_TLS_CA_FILE")):
         return None
     from outrider_runtime.settings import ServiceSettings, settings_config
     from outrider_runtime.tls import tls_files

@@ -34,7 +34,7 @@ def one_at_a_time(thing: Path) -> Iterator[None]:
     with ExitStack() as until_made:
         with suppress(OSError):
             lock = until_made.enter_context(_lock_file(thing))
-            _wait_for(lock, thing.name)
+            _wait_for(lock, thing)
         yield
 
 
@@ -43,10 +43,10 @@ def _lock_file(thing: Path) -> TextIOWrapper:
     return thing.with_name(f".{thing.name}.lock").open("w")
 
 
-def _wait_for(lock: TextIOWrapper, name: str) -> None:
+def _wait_for(lock: TextIOWrapper, thing: Path) -> None:
     """Until it is ours; closing the file gives it back."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _log.info("waiting for another process that makes it", thing=name)
+        _log.info("waiting for another process that makes it", thing=str(thing))
         fcntl.flock(lock, fcntl.LOCK_EX)

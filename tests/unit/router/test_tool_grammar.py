@@ -1,6 +1,5 @@
 """The grammars the router writes, tried with the library that workers use."""
 
-import json
 from typing import Any
 
 import pytest
@@ -108,8 +107,19 @@ def test_references_in_a_tools_schema_are_found() -> None:
 def test_thinking_is_free_and_what_follows_is_not(text: str, opened: bool, fit: bool) -> None:
     start = thinking_then("answer", ("<think>", "</think>"), control_of(PLAIN), opened)
     assert start is not None
-    grammar = f"{start}\n{json_rule('answer', json.dumps({'type': 'object'}))}"
+    grammar = f"{start}\n{json_rule('answer', {'type': 'object'})}"
     assert fits(PLAIN, grammar, text) is fit
+
+
+@pytest.mark.parametrize("style", [HERMES, MISTRAL_ARGS])
+def test_blanks_in_arguments_come_to_an_end(style: ToolFormat) -> None:
+    """A model in doubt would write them for ever."""
+    written = next(call for family, call, _ in WRITTEN if family is style)
+    rules = calls_rules(TOOLS, style, control_of(PLAIN), False)
+    for blanks, fit in ((64, True), (65, False)):
+        arguments = "{" + " " * blanks + ARGUMENTS[1:]
+        text = style.before + written % arguments + style.after
+        assert fits(PLAIN, f"start: calls\n{rules}", text) is fit
 
 
 def test_thinking_needs_tokens_for_its_markers() -> None:

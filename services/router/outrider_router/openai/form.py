@@ -3,6 +3,7 @@
 Joins tools, prescribed forms and the model's thinking, which only together give one grammar.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -129,7 +130,7 @@ def _with_calls(use: ToolUse, structure: Structure | None, text: ModelText) -> _
 def _answer_rule(structure: Structure) -> str:
     match structure.kind:
         case GrammarKind.JSON_SCHEMA:
-            return json_rule(_ANSWER, structure.text)
+            return json_rule(_ANSWER, json.loads(structure.text))
         case GrammarKind.REGEX:
             return regex_rule(_ANSWER, structure.text)
         case GrammarKind.LARK:

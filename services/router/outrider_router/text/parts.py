@@ -1,7 +1,7 @@
 """What an answer is made of, once its text has been read: content, reasoning, tool calls."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,11 @@ def content_of(parts: Iterable[Part]) -> str:
 
 
 def _belong_together(first: Part, second: Part) -> bool:
-    match first, second:
-        case (Content(), Content()) | (Reasoning(), Reasoning()):
-            return True
-        case CallArguments(call), CallArguments(same):
-            return call == same
-        case _:
-            return False
+    if type(first) is not type(second) or isinstance(first, CallBegun):
+        return False
+    if isinstance(first, CallArguments) and isinstance(second, CallArguments):
+        return first.call == second.call
+    return True
 
 
 def _as_one(run: list[Part]) -> Part:
@@ -70,4 +68,7 @@ def _as_one(run: list[Part]) -> Part:
     first = run[0]
     if len(run) == 1 or isinstance(first, CallBegun):
         return first
-    return replace(first, text="".join(part.text for part in run if type(part) is type(first)))
+    text = "".join(part.text for part in run if not isinstance(part, CallBegun))
+    if isinstance(first, CallArguments):
+        return CallArguments(first.call, text)
+    return type(first)(text)

@@ -16,6 +16,8 @@ from outrider_router.text.tool_formats import ARGUMENTS, CALL, NAME, ToolFormat
 
 # Blanks between thinking and answer; without a bound a model in doubt writes them for ever.
 _BLANKS = r"/[ \n]{0,4}/"
+# The same between JSON's tokens, by the library's own key in a schema.
+_JSON_OPTIONS = {"x-guidance": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"}}
 # A letter behind a backslash, which says what it is already, or what would end the rule.
 _IN_PATTERN = re.compile(r"\\.|/|\n", re.DOTALL)
 _QUOTED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
@@ -68,7 +70,7 @@ def _call_rules(
     head, tail = style.call.replace(NAME, tool.name).split(gap)
     inner = _json_name(rule)
     body = f"{_spelled(head, control)} {inner} {_spelled(tail, control)}"
-    return [f"{rule}: {body}", json_rule(inner, json.dumps(schema, ensure_ascii=False))]
+    return [f"{rule}: {body}", json_rule(inner, schema)]
 
 
 def _call_object(tool: ToolSchema, arguments_key: str) -> dict[str, Any]:
@@ -85,9 +87,9 @@ def _call_object(tool: ToolSchema, arguments_key: str) -> dict[str, Any]:
     }
 
 
-def json_rule(name: str, schema: str) -> str:
-    """A rule for JSON of a schema, which is given as its text."""
-    return f"{name}: %json {schema}"
+def json_rule(name: str, schema: Mapping[str, Any]) -> str:
+    """A rule for JSON of a schema."""
+    return f"{name}: %json {json.dumps({**_JSON_OPTIONS, **schema}, ensure_ascii=False)}"
 
 
 def regex_rule(name: str, pattern: str) -> str:

@@ -8,7 +8,7 @@ longer than twice what the router lets in, however many clients come and go.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from outrider_router.types import Submission
 from outrider_router.worker_client.wire import (
@@ -55,7 +55,7 @@ class SendLine:
         self._closed = True
         self._arrived.set()
 
-    async def messages(self) -> AsyncIterator[Outgoing]:
+    async def messages(self) -> AsyncGenerator[Outgoing]:
         """What is to be sent; a message leaves the line when it is asked for."""
         while not self._closed:
             self._arrived.clear()
