@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.net import LOOPBACK
 
@@ -17,10 +17,11 @@ LONG = os.environ.get("OUTRIDER_LOAD") == "long"
 CHAT = "/v1/chat/completions"
 GOOD: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 DONE = b"data: [DONE]\n\n"
+Amount = TypeVar("Amount", int, float)
 
 
-def scaled(short: int, long: int) -> int:
-    """A count for the form that runs."""
+def scaled(short: Amount, long: Amount) -> Amount:
+    """A count, or a time, for the form that runs."""
     return long if LONG else short
 
 
