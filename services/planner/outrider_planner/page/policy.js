@@ -45,11 +45,19 @@ export class PolicyDialog {
     this.#keys.hide();
     fill(this.#name, asked.policies.map((usage) => el("option", { value: usage }, nameIn(usage))));
     byId("confirm").disabled = true;
+    this.#letChoose(false);
     this.#dialog.showModal();
     await this.#guarded(async () => {
       this.#settings = await call(`${asked.path}/settings`);
+      this.#letChoose(true);
       this.#choose(this.#settings.policy);
+      this.#name.focus();
     });
+  }
+
+  /** Only once the policy in force is there: it is shown first, and would undo an earlier choice. */
+  #letChoose(may) {
+    this.#name.disabled = this.#argument.disabled = !may;
   }
 
   #choose(policy) {
