@@ -128,7 +128,8 @@ class Supervisor:
         port = self._stack.router.ports["http"]
         # With keys set, a router tells only those who show one what is served: 401.
         status, models = await http_get(port, "/v1/models")
-        name = json.loads(models)["data"][0]["id"] if status == 200 else await self._model()
+        served = json.loads(models)["data"] if status == 200 else []
+        name = served[0]["id"] if served else await self._model()
         planner = self._stack.planner.ports["http"]
         pages = {"try it": (port, "/chat/"), "what is planned, and why": (planner, "/page/")}
         shown = {

@@ -97,7 +97,8 @@ class Relay:
     def finish(self, place: int) -> None:
         """One choice has all that it needs, though its worker has not ended it: a success."""
         leg = self._legs[place]
-        if leg.hold is not None and len(leg.received) > leg.began_at:
+        was_lost = self._stop_waiting(place)
+        if not was_lost and leg.hold is not None and len(leg.received) > leg.began_at:
             leg.hold.worker.breaker.succeeded()
         self.cancel(place)
 

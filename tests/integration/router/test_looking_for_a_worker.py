@@ -42,10 +42,11 @@ async def test_all_choices_look_at_once() -> None:
     """F09: eight choices wait for a worker no longer than one."""
     async with (
         FakeWorker(script=resuming(TEXT, 1, gap_s=0.05)) as worker,
-        running_router(worker, resume_wait_s=0.8) as router,
+        running_router(worker, resume_wait_s=2.0) as router,
     ):
         _, waited_s = await error_after_loss(router, worker, 40, n=8, max_tokens=200)
-        assert 0.7 < waited_s < 2.4
+        # One after the other would take sixteen seconds.
+        assert 1.9 < waited_s < 10.0
 
 
 async def test_the_time_limit_holds_while_a_worker_is_looked_for() -> None:
@@ -55,7 +56,7 @@ async def test_the_time_limit_holds_while_a_worker_is_looked_for() -> None:
     ):
         error, waited_s = await error_after_loss(router, worker, 5, max_tokens=100)
         assert error["code"] == "timeout"
-        assert waited_s < 3.0
+        assert waited_s < 15.0
 
 
 async def test_behind_the_time_limit_nothing_is_sent_again() -> None:
@@ -91,6 +92,6 @@ async def test_answers_that_the_router_ends_count_as_successes() -> None:
             answer = await router.http.post(CHAT, json=asking(stop=["STOP"]))
             statuses.append(answer.status_code)
             # Failures of one moment count once.
-            await asyncio.sleep(0.26)
+            await asyncio.sleep(0.3)
             assert not there.breaker.is_open(router.state.clock.monotonic_s())
         assert statuses == [500, 200] * 4

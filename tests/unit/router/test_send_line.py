@@ -92,3 +92,13 @@ async def test_a_closed_line_lets_its_reader_go() -> None:
     await asyncio.sleep(0)
     line.close()
     assert await asyncio.wait_for(reading, 1) is None
+
+
+async def test_nothing_is_sent_behind_the_end() -> None:
+    line = SendLine()
+    for number in range(3):
+        line.submit(choice(number))
+    messages = line.messages()
+    assert told(await anext(messages)) == ("submit", "r0")
+    line.close()
+    assert await anext(messages, None) is None

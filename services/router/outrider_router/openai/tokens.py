@@ -39,7 +39,7 @@ async def tokenize(state: RouterState, tenant: Tenant, value: Any) -> dict[str, 
     source = body.prompt if chat is None else [chat.messages, chat.tools, chat.variables]
     size = sum(map(len, texts_in(source)))
     try:
-        refuse_hopeless(model, size, model.context_tokens - 1)
+        refuse_hopeless(model, size, model.context_tokens)
         return await _in_place(state, tenant, partial(_tokens, model, body, chat), size)
     except (TemplateError, MaskError) as error:
         raise invalid(str(error), param) from error
@@ -56,7 +56,8 @@ async def detokenize(state: RouterState, tenant: Tenant, value: Any) -> dict[str
     body = parse(DetokenizeBody, value)
     model = served_model(state.registry, body.model)
     if len(body.tokens) > model.context_tokens:
-        raise too_long(len(body.tokens), model.context_tokens, "tokens")
+        most = f"at most {model.context_tokens}, the model's context, are turned into text"
+        raise invalid(f"{len(body.tokens)} tokens are too many: {most}", "tokens")
     if max(body.tokens, default=0) >= model.vocab_size:
         raise invalid("tokens names a token outside the vocabulary", "tokens")
     decode = partial(model.text.tokenizer.decode, body.tokens)

@@ -37,7 +37,7 @@ class Worker:
     def name(self) -> str:
         """Its life, whatever addresses lead to it; the address until it has described itself."""
         status = self.client.status
-        return status.incarnation if status else self.client.address
+        return (status and status.incarnation) or self.client.address
 
     @property
     def trouble(self) -> str | None:

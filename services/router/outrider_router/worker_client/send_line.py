@@ -64,6 +64,8 @@ class SendLine:
             await self._arrived.wait()
 
     def _next(self) -> Outgoing | None:
+        if self._closed:
+            return None
         if self._ping is not None:
             sequence, self._ping = self._ping, None
             return ping_message(sequence)
