@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from outrider_runtime.http_protocol import BoundedProtocol
+from outrider_runtime.http_protocol import BoundedProtocol, ErrorBody
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_LIMIT_S = 20.0
@@ -41,10 +41,15 @@ def listen(host: str, port: int, send_buffer_bytes: int | None = None) -> socket
     return socket.socket(fileno=bound.detach())
 
 
+def _error_body(status: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": status, "message": message}}
+
+
 def quiet_server(
     app: Callable[..., Any],
     max_head_bytes: int = MAX_HEAD_BYTES,
     head_limit_s: float = HEAD_LIMIT_S,
+    error_body: ErrorBody = _error_body,
     **options: Any,
 ) -> uvicorn.Server:
     """A server for an ASGI application that sets up no logs and leaves signals to its process.
@@ -54,11 +59,12 @@ def quiet_server(
         max_head_bytes: of a request's line and headers, and of what surrounds a body; an
             application only hears of those that are complete.
         head_limit_s: time that a client has for a head, once it has connected or begun one.
+        error_body: the application's form of errors, for those that it gets to see nothing of.
         options: of `uvicorn.Config`.
     """
     config = uvicorn.Config(
         app,
-        http=cast(Any, partial(BoundedProtocol, max_head_bytes, head_limit_s)),
+        http=cast(Any, partial(BoundedProtocol, max_head_bytes, head_limit_s, error_body)),
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
         log_config=None,

@@ -2,20 +2,26 @@
 
 An application hears of a request once its head is complete, and can bound what comes after that:
 the body it reads, the time it takes. Everything before and around is bounded here: heads, the
-framing and trailers of chunked bodies, and the time in which it is the client's turn. Knows no
-application. Needs uvicorn and httptools.
+framing and trailers of chunked bodies, and the time in which it is the client's turn. What is told
+of it has the application's form. Knows no application. Needs uvicorn and httptools.
 """
 
 import asyncio
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-length: 0\r\nconnection: close\r\n\r\n"
-)
-_HEAD_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+from outrider_runtime.http_parser import PlainParser
+
+ErrorBody = Callable[[int, str], Mapping[str, Any]]
+"""An error as a JSON object, from its status and a message."""
+_HEAD_TOO_SLOW = (HTTPStatus.REQUEST_TIMEOUT, "the headers did not arrive in time")
+_HEAD_TOO_LARGE = (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large")
+_NOT_HTTP = (HTTPStatus.BAD_REQUEST, "the request is no valid HTTP")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -26,13 +32,18 @@ class BoundedProtocol(HttpToolsProtocol):
         head_limit_s: time for a head, from the connection or from the first byte behind an answer.
             What is left of a body that was answered before it was read counts as such bytes. Also
             the time in which a client must take something of what is left of an answer.
+        error_body: what a client is told whose request no application gets to see.
         uvicorn: what every protocol of its gets.
     """
 
-    def __init__(self, max_head_bytes: int, head_limit_s: float, **uvicorn: Any) -> None:
+    def __init__(
+        self, max_head_bytes: int, head_limit_s: float, error_body: ErrorBody, **uvicorn: Any
+    ) -> None:
         super().__init__(**uvicorn)
+        self.parser = cast(httptools.HttpRequestParser, PlainParser(self))
         self._max_head_bytes = max_head_bytes
         self._head_limit_s = head_limit_s
+        self._error_body = error_body
         # Received since the parser last gave something away, so at least what it keeps.
         self._kept_bytes = 0
         self._begun = self._in_body = False
@@ -46,7 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        for timer in (self._turn, self._taking):
+        for timer in (self._turn, self._taking, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -58,7 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._kept_bytes > self._max_head_bytes:
-            self._end(_HEAD_TOO_LARGE)
+            self._end(*_HEAD_TOO_LARGE)
         else:
             self._watch()
 
@@ -74,8 +85,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head has ended."""
-        self._kept_bytes, self._in_body = 0, True
-        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            self._kept_bytes, self._in_body = 0, True
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body, which is the application's to bound."""
@@ -88,29 +100,48 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request has ended."""
-        self._kept_bytes = 0
-        self._begun = self._in_body = False
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            self._kept_bytes = 0
+            self._begun = self._in_body = False
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The answer is written, though its client may not have taken it all."""
         super().on_response_complete()
         self._watch_taking()
-        if self._begun:
-            # Nobody is idle who still sends this request, or has begun the next one.
-            self._watch()
+        self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP; uvicorn's words for it are no JSON."""
+        self._end(*_NOT_HTTP)
 
     @property
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _idle(self) -> bool:
+        """Whether all that came is answered, and more may come or not.
+
+        Nobody is idle who still sends the request that was answered, or has begun the next one.
+        """
+        return self.cycle is not None and not self._answering and not self._begun
+
     def _watch(self) -> None:
-        """Let the client's time run as long as it is its turn."""
-        if self._answering and self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
-        elif not self._answering and self._turn is None:
-            self._turn = self.loop.call_later(self._head_limit_s, self._end, _HEAD_TOO_SLOW)
+        """Let the client's time run as long as it is its turn, and be long while it is idle."""
+        if self.transport.is_closing():
+            return
+        if self._answering or self._idle:
+            if self._turn is not None:
+                self._turn.cancel()
+                self._turn = None
+        elif self._turn is None:
+            self._turn = self.loop.call_later(self._head_limit_s, self._end, *_HEAD_TOO_SLOW)
+        if self._idle and self.timeout_keep_alive_task is None:
+            # The last of a body that was answered before, which uvicorn takes for a new request.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _watch_taking(self) -> None:
         left_bytes = self.transport.get_write_buffer_size()
@@ -128,11 +159,27 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
-    def _end(self, answer: bytes) -> None:
-        """Close, with a word to a client that has said something since it was last answered."""
+    @property
+    def _heard(self) -> bool:
+        """Whether what is written now would be taken as the answer to what is at fault.
+
+        Within an answer it would be a part of that, and to a request of which only the body was
+        left, or behind one that still waits, the answer to another one.
+        """
+        if self._answering:
+            return self._in_body and not self.pipeline and not self.cycle.response_started
+        return self._begun and not self._in_body
+
+    def _end(self, status: HTTPStatus, message: str) -> None:
+        """Close, with a word to a client that can tell what it is about."""
         if self.transport.is_closing():
             return
-        if self._begun and not self._in_body:
-            self.transport.write(answer)
+        if self._heard:
+            body = json.dumps(self._error_body(status, message)).encode()
+            head = (
+                f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
         self.transport.close()
         self._watch_taking()

@@ -9,6 +9,7 @@ small letters, and the variable wins where both are there.
 import ipaddress
 import json
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -22,6 +23,8 @@ from pydantic_settings import (
 )
 
 SECRETS_DIR = "OUTRIDER_SECRETS_DIR"
+# An address in brackets; in a JSON list a quotation mark stands before the first colon.
+_IPV6 = re.compile(r'\[[\da-fA-F]*:[^"\]]*\]')
 
 
 class ConfigurationError(Exception):
@@ -130,15 +133,16 @@ def comma_separated(value: Any) -> Any:
     For fields annotated with `NoDecode` and `BeforeValidator(comma_separated)`.
 
     Raises:
-        ValueError: what begins like a JSON list is none.
+        ValueError: what begins like a JSON list is neither one nor an IPv6 address in brackets. The
+            value is not told: it may be secret.
     """
     if not isinstance(value, str):
         return value
-    if value.lstrip().startswith("["):
+    if value.lstrip().startswith("[") and not _IPV6.match(value.lstrip()):
         try:
             return tuple(json.loads(value))
-        except ValueError as error:
-            raise ValueError(f"{value!r} is no JSON list") from error
+        except ValueError:
+            raise ValueError("begins like a JSON list and is none") from None
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 

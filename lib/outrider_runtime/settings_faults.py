@@ -1,6 +1,6 @@
 """Settings that cannot work, told one to a line: the variable, what is wrong, what is allowed.
 
-Variables that begin like a service's own and set nothing are told as well, but refuse no start.
+Variables that set nothing, though somebody meant them to, are told as well, but refuse no start.
 
 Knows how the settings classes name their variables and how pydantic describes a fault. Does not
 know any service's settings.
@@ -16,10 +16,14 @@ from pydantic import AliasChoices, SecretStr, ValidationError
 from pydantic_settings import SettingsError
 from structlog.stdlib import BoundLogger
 
-from outrider_runtime.settings import ConfigurationError, ServiceSettings
+from outrider_runtime.settings import SECRETS_DIR, ConfigurationError, ServiceSettings
 
 BAD_SETTINGS = 2
 """The exit status of a service whose settings cannot work."""
+_COMMON = "OUTRIDER_"
+_SERVICES = ("OUTRIDER_PLANNER_", "OUTRIDER_ROUTER_", "OUTRIDER_WORKER_")
+_LIKE, _ALMOST = 0.6, 0.8
+"""Likeness of names, 0 to 1: worth telling, and hardly anything but a typing error."""
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
@@ -48,23 +52,43 @@ def refused(service: str, error: Exception) -> int:
 def warn_of_unknown(kind: type[ServiceSettings], log: BoundLogger) -> None:
     """Log a warning for each variable of the environment that a typing error may have made."""
     for variable, nearest in unknown_variables(kind, os.environ).items():
-        log.warning("unknown setting", variable=variable, nearest=nearest)
+        log.warning("unknown_setting", variable=variable, nearest=nearest)
 
 
 def unknown_variables(
     kind: type[ServiceSettings], variables: Iterable[str]
 ) -> dict[str, str | None]:
-    """Those that begin like the service's own and set nothing, with the known name most like it."""
+    """Those that set nothing and were meant to, each with the known name that is most like it.
+
+    That is, all that begin like the service's own, and of others those that are almost the name of
+    a common setting: much else begins with `OUTRIDER_`, as other services' settings do.
+    """
     prefix = str(kind.model_config["env_prefix"])
-    own = {variable_of(kind, field).removeprefix(prefix) for field in kind.model_fields}
-    given = {name: name.upper().removeprefix(prefix) for name in sorted(variables)}
-    unknown = {
-        name: rest
-        for name, rest in given.items()
-        if name.upper().startswith(prefix) and rest.partition("__")[0] not in own
-    }
-    likely = {name: get_close_matches(rest, own, 1) for name, rest in unknown.items()}
-    return {name: f"{prefix}{found[0]}" if found else None for name, found in likely.items()}
+    known = {SECRETS_DIR, *(variable_of(kind, field) for field in kind.model_fields)}
+    names = {_last_part(name, prefix): name for name in known}
+    common = {part: name for part, name in names.items() if not name.startswith(prefix)}
+    unknown = {}
+    for given in sorted(variables):
+        name = given.upper()
+        if name.partition("__")[0] in known:
+            continue
+        if name.startswith(prefix):
+            unknown[given] = _nearest(_last_part(name, prefix), names, _LIKE)
+        elif name.startswith(_COMMON) and not name.startswith(_SERVICES):
+            nearest = _nearest(_last_part(name, prefix), common, _ALMOST)
+            unknown |= {given: nearest} if nearest else {}
+    return unknown
+
+
+def _last_part(variable: str, prefix: str) -> str:
+    """What stands behind the service's prefix, or behind the common one."""
+    return variable.removeprefix(prefix).removeprefix(_COMMON)
+
+
+def _nearest(part: str, names: Mapping[str, str], likeness: float) -> str | None:
+    """The variable whose last part is most like this one, if any is so much like it (0 to 1)."""
+    found = get_close_matches(part, names, 1, likeness)
+    return names[found[0]] if found else None
 
 
 def variable_of(kind: type[ServiceSettings], field: str) -> str:

@@ -14,6 +14,7 @@ MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
 MAX_MEDIAN_FUNCTION_LINES = 10
 CODE = ("lib", "services", "cli")
+LOG_METHODS = {"debug", "info", "warning", "error", "exception"}
 # Brackets keep the patterns from finding themselves.
 UNFINISHED = re.compile(r"TO[D]O|FIX[M]E|XX[X]|not implemented [y]et|for [n]ow\b")
 ELSEWHERE = re.compile(r"py[p]i\.org|python[h]osted\.org|/[w]ork/|/[o]pt/")
@@ -88,3 +89,21 @@ def test_every_module_says_what_it_is() -> None:
         if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def logged_events(path: Path) -> Iterator[str]:
+    """What stands where a log call names its event."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(ast.Name("log" | "_log"), [event, *_]):
+                yield ast.unparse(event)
+            case ast.Call(ast.Attribute(ast.Name("log" | "_log"), method), [event, *_]):
+                if method in LOG_METHODS:
+                    yield ast.unparse(event)
+
+
+def test_events_of_the_log_have_names_that_can_be_searched_for() -> None:
+    modules = [path for path in python_files(*CODE) if "get_logger(" in path.read_text()]
+    events = [(path.name, event) for path in modules for event in logged_events(path)]
+    assert len(events) > 60
+    assert [each for each in events if not re.fullmatch(r"'[a-z]+(_[a-z]+)*'", each[1])] == []

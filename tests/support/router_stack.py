@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 import openai
 
-from outrider_router.app import build_state, create_app
+from outrider_router.app import build_state
 from outrider_router.metrics import OUTCOMES
-from outrider_router.server import SEND_BUFFER_BYTES
+from outrider_router.server import SEND_BUFFER_BYTES, make_server
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
 from outrider_runtime.clock import Clock, VirtualClock
-from outrider_runtime.http import listen, quiet_server
+from outrider_runtime.http import listen
 from tests.support.fake_worker import FakeWorker
 
 _TURN_S = 0.01
@@ -103,7 +103,7 @@ async def until(condition: Any, limit_s: float, what: str) -> None:
 async def _served(state: RouterState) -> AsyncIterator[str]:
     """The router's address while it is served."""
     listener = listen("127.0.0.1", 0, SEND_BUFFER_BYTES)
-    server = quiet_server(create_app(state), timeout_graceful_shutdown=1)
+    server = make_server(state, timeout_graceful_shutdown=1)
     # Its main loop would only add the ticks it waits for: start and stop are called directly.
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

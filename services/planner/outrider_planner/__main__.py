@@ -33,14 +33,14 @@ async def _serve(settings: PlannerSettings) -> int:
     except (ConfigurationError, OSError) as error:
         return refused("planner", error)
     log.info(
-        "planner ready",
+        "planner_ready",
         grpc_port=process.grpc.port,
         http_port=process.http.port,
         policy=settings.policy,
         store=settings.store,
     )
     await stop.wait()
-    log.info("planner stopping")
+    log.info("planner_stopping")
     await process.stop()
     return 0
 

@@ -83,7 +83,7 @@ async def _malformed(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    log.error("request failed", path=request.url.path, exc_info=error)
+    log.error("request_failed", path=request.url.path, exc_info=error)
     return JSONResponse(error_body(500, "internal error"), 500)
 
 
@@ -98,7 +98,7 @@ class HttpServer:
         """
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        self._server = quiet_server(app, lifespan="off")
+        self._server = quiet_server(app, error_body=error_body, lifespan="off")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

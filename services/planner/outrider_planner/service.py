@@ -108,7 +108,7 @@ class PlannerService:
         self._sessions[session.incarnation] = session
         self._apply(effects)
         self._news.set()
-        log.info("worker joined", worker=session.incarnation, deployment=hello.deployment)
+        log.info("worker_joined", worker=session.incarnation, deployment=hello.deployment)
         return session
 
     def report(self, session: Session, report: StepReports) -> None:
@@ -131,7 +131,7 @@ class PlannerService:
         if self._sessions.get(session.incarnation) is session:
             del self._sessions[session.incarnation]
         self.planner.on_gone(session.incarnation, session.stream, self.now_s())
-        log.info("worker stream ended", worker=session.incarnation, reason=session.ended)
+        log.info("worker_stream_ended", worker=session.incarnation, reason=session.ended)
 
     # Life -------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class PlannerService:
         self._apply(self.planner.on_settings(deployment, settings, self.now_s()))
         self._news.set()
         kept = self.planner.settings.of(deployment).settings
-        log.info("settings changed", deployment=deployment, settings=kept.to_json())
+        log.info("settings_changed", deployment=deployment, settings=kept.to_json())
         return kept
 
     def refresh_metrics(self) -> None:
@@ -256,16 +256,16 @@ class PlannerService:
                 case ReadCosts(digest):
                     self._link.ask(f"{_COSTS}{digest}")
                 case RefuseStored(scope, reason):
-                    log.warning("stored value refused", scope=scope, reason=reason)
+                    log.warning("stored_value_refused", scope=scope, reason=reason)
                 case WarmStart(incarnation, deployment, sentence):
-                    log.info(sentence, worker=incarnation, deployment=deployment)
+                    log.info("warm_start", worker=incarnation, deployment=deployment, why=sentence)
                 case ForgetScope(scope):
                     self._link.forget(scope)
                 case ForgetWorker(incarnation):
                     self.metrics.forget(incarnation)
                 case HoldPlan(incarnation, reason, error):
                     self.metrics.held.labels(reason).inc()
-                    log.warning("plan held", worker=incarnation, reason=reason, exc_info=error)
+                    log.warning("plan_held", worker=incarnation, reason=reason, exc_info=error)
 
     def _on_buckets(self, scope: str, buckets: Buckets) -> None:
         self.planner.on_store_snapshot(scope, buckets)
@@ -289,4 +289,4 @@ def _logged(what: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        log.exception("planner task failed", what=what)
+        log.exception("planner_task_failed", what=what)

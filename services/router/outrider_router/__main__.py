@@ -42,7 +42,7 @@ def main() -> int:
     log = get_logger(__name__)
     warn_of_unknown(RouterSettings, log)
     for number in settings.short_api_keys():
-        log.warning("short api key", entry=number, wanted_characters=SAFE_KEY_CHARACTERS)
+        log.warning("short_api_key", entry=number, wanted_characters=SAFE_KEY_CHARACTERS)
     log.info("starting", settings=settings.masked())
     try:
         gc.set_threshold(_GC_THRESHOLD)

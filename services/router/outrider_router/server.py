@@ -2,8 +2,12 @@
 
 import asyncio
 import socket
+from typing import Any
+
+import uvicorn
 
 from outrider_router.app import build_state, create_app
+from outrider_router.openai.errors import ApiError
 from outrider_router.settings import RouterSettings
 from outrider_router.state import RouterState
 from outrider_runtime.http import listen, quiet_server
@@ -30,13 +34,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
     listener = _listen(settings.host, settings.port)
     log.info("listening", host=settings.host, port=listener.getsockname()[1])
     state = build_state(settings)
-    server = quiet_server(
-        create_app(state),
-        # The application refuses politely what is complete; this ends what never is.
-        max_head_bytes=2 * settings.max_header_bytes,
-        timeout_graceful_shutdown=_CLOSE_LIMIT_S,
-        **https,
-    )
+    server = make_server(state, timeout_graceful_shutdown=_CLOSE_LIMIT_S, **https)
     running = asyncio.create_task(server.serve([listener]))
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -47,6 +45,20 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         await running
     finally:
         stopping.cancel()
+
+
+def make_server(state: RouterState, **options: Any) -> uvicorn.Server:
+    """The application on a server that has its limits and its form of errors.
+
+    `options`: of `uvicorn.Config`.
+    """
+    return quiet_server(
+        create_app(state),
+        # The application refuses what is complete; this ends what never is.
+        max_head_bytes=2 * state.settings.max_header_bytes,
+        error_body=lambda status, message: ApiError(status, message).body(),
+        **options,
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -38,7 +38,7 @@ def main() -> int:
     try:
         return asyncio.run(serve(settings))
     except (ConfigurationError, ModelError, ValueError, OSError) as error:
-        log.error("cannot start", reason=str(error))
+        log.error("cannot_start", reason=str(error))
         return BAD_SETTINGS
 
 

@@ -99,7 +99,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     folder = model_folder(resolve_model(settings.model), _LoadProgress())
     require_drafters(settings.drafters if settings.max_draft else (), folder)
     if device.type == "cpu":
-        _log.info("preparing kernels", found=have_kernels())
+        _log.info("preparing_kernels", found=have_kernels())
         draw_on_cpu()
     backend = default_attention(device)
     loaded = load_model(folder, dtype, device, progress=_LoadProgress(), backend=backend)
@@ -127,7 +127,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     ladder = row_ladder(size, device)
     identity = _identity(settings, target, ladder)
     seats = ProfileSeats(runner, size, pool.pages, PAGE_TOKENS, loaded.config.vocab_size)
-    costs = _costs(Profiler(seats, drafters, _log.debug), identity, ladder, limits)
+    costs = _costs(Profiler(seats, drafters, _log_shape), identity, ladder, limits)
     cache = PrefixCache(PAGE_TOKENS, drafters.lookahead_pools, enabled=settings.prefix_cache)
     pages = PageAccount(pool.pages, PAGE_TOKENS, cache)
     parts = EngineParts(
@@ -170,7 +170,7 @@ def _pool(settings: WorkerSettings, target: Target, drafters: Drafters, laws_byt
     budget_bytes = settings.kv_bytes - ring_bytes - seats_bytes - laws_bytes
     pool = KvPool.for_budget(config, budget_bytes, target.dtype, target.device, page_bytes)
     _log.info(
-        "memory shared out",
+        "memory_shared_out",
         kv_tokens=(pool.pages - 1) * PAGE_TOKENS,
         target_kv_mib=_mib(pool.pages * PAGE_TOKENS * pool.bytes_per_token(config, target.dtype)),
         drafter_kv_mib=_mib(pool.pages * page_bytes + seats_bytes),
@@ -199,6 +199,10 @@ def _identity(settings: WorkerSettings, target: Target, ladder: tuple[int, ...])
     )
 
 
+def _log_shape(said: str) -> None:
+    _log.debug("shape_measured", said=said)
+
+
 class _LoadProgress:
     """Logs a long step at its start and at every quarter."""
 
@@ -209,14 +213,14 @@ class _LoadProgress:
         quarter = int(4 * done)
         if (step, quarter) != self._last:
             self._last = (step, quarter)
-            _log.info(step, done=f"{25 * quarter} %")
+            _log.info("loading", step=step, done=f"{25 * quarter} %")
 
 
 def _limits(settings: WorkerSettings, config: ModelConfig, pool_tokens: int) -> SchedulerLimits:
     """The context is what settings, model and KV pool allow; requests are measured against it."""
     context_tokens = min(settings.context, config.max_positions, pool_tokens)
     if context_tokens == pool_tokens:
-        _log.warning("the KV pool is smaller than the context", context_tokens=context_tokens)
+        _log.warning("kv_pool_limits_context", context_tokens=context_tokens)
     return SchedulerLimits(
         max_running_requests=settings.max_running,
         max_context_tokens=context_tokens,
@@ -245,7 +249,7 @@ def choose_device(requested: str) -> torch.device:
 def _report_numerics(loaded: LoadedModel, dtype: torch.dtype, device: torch.device) -> None:
     report = probe_batch_invariance(loaded.model, dtype, device)
     log = _log.info if report.ok or device.type != "cpu" else _log.warning
-    log("numerics probed", result=report.summary())
+    log("numerics_probed", result=report.summary())
 
 
 def _costs(
@@ -264,7 +268,7 @@ def _costs(
         costs = load_costs(file)
         if costs is None:
             return _measured(profiler, ladder, contexts, file)
-    _log.info("cost table read", file=str(file))
+    _log.info("cost_table_read", file=str(file))
     profiler.warm_up(ladder, contexts[0])
     return costs
 
@@ -273,16 +277,16 @@ def _measured(
     profiler: Profiler, ladder: Sequence[int], contexts: tuple[int, int], file: Path
 ) -> CostTable:
     """A new table, kept in `file` where the machine was quiet enough."""
-    _log.info("measuring the cost table", shapes=len(ladder) * len(contexts))
+    _log.info("measuring_cost_table", shapes=len(ladder) * len(contexts))
     costs = profiler.measure(ladder, contexts)
     spread = round(costs.relative_spread, 2)
     if spread > _STEADY_SPREAD:
-        _log.warning("the machine was busy: this cost table serves now and is not kept")
+        _log.warning("cost_table_not_kept", reason="the machine was busy")
     else:
         try:
             store_costs(file, costs)
         except OSError as error:
-            _log.warning("the cost table cannot be kept", reason=str(error))
+            _log.warning("cost_table_not_kept", reason=str(error))
     one_row_ms = round(costs.target_s(1, contexts[0]) * 1e3, 1)
-    _log.info("cost table measured", one_row_ms=one_row_ms, relative_spread=spread)
+    _log.info("cost_table_measured", one_row_ms=one_row_ms, relative_spread=spread)
     return costs

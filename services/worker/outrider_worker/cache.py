@@ -48,5 +48,5 @@ def _wait_for(lock: TextIOWrapper, thing: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _log.info("waiting for another process that makes it", thing=str(thing))
+        _log.info("waiting_for_another_process", thing=str(thing))
         fcntl.flock(lock, fcntl.LOCK_EX)

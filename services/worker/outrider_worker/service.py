@@ -48,7 +48,7 @@ async def serve(settings: WorkerSettings) -> int:
     stop = stop_event()
     worker = await Worker.start(settings, assembly, on_failure=stop.set)
     _log.info(
-        "worker ready",
+        "worker_ready",
         model=assembly.served_name,
         address=f"{settings.host}:{worker.server.port}",
         incarnation=assembly.incarnation,
@@ -143,7 +143,7 @@ class Worker:
         await asyncio.to_thread(self.runner.close)
         await self.server.stop(grace_s=0.5)
         self.metrics_server.close()
-        _log.info("worker stopped")
+        _log.info("worker_stopped")
 
     def _busy(self) -> bool:
         return not self.engine.idle and self.replica.thread.failure is None
@@ -155,7 +155,7 @@ def _grammars(assembly: Assembly, limit_s: float) -> GrammarCompiler | None:
     try:
         vocabulary = Vocabulary.load(assembly.folder, config.vocab_size, config.eos_ids)
     except GrammarsUnavailable as reason:
-        _log.warning("grammars are refused", reason=str(reason))
+        _log.warning("grammars_refused", reason=str(reason))
         return None
     return GrammarCompiler(vocabulary, CompileLimits(wait_s=limit_s))
 
@@ -170,7 +170,7 @@ def _engine_thread(engine: Engine, threads: int, on_failure: Callable[[], None])
     loop = asyncio.get_running_loop()
 
     def failed(error: BaseException) -> None:
-        _log.error("the engine failed", exc_info=error)
+        _log.error("engine_failed", exc_info=error)
         loop.call_soon_threadsafe(on_failure)
 
     # The number of OpenMP threads belongs to the thread that starts the parallel region.
@@ -197,7 +197,7 @@ def _planner_client(
     settings: WorkerSettings, assembly: Assembly, ring: RecordRing, port: int
 ) -> PlannerClient | None:
     if not settings.planner:
-        _log.warning("no planner configured: speculation stays off")
+        _log.warning("no_planner_configured", effect="speculation stays off")
         return None
     parts = assembly.parts
     introduction = Introduction(

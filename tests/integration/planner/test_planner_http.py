@@ -181,7 +181,7 @@ def test_the_process_serves_and_stops_cleanly_on_sigterm() -> None:
         process.kill()
     assert process.returncode == 0
     events = [json.loads(line)["event"] for line in log.splitlines()]
-    assert "planner ready" in events
+    assert "planner_ready" in events
     assert "Traceback" not in log
 
 

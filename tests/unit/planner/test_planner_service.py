@@ -248,7 +248,7 @@ async def test_a_policy_that_raises_ends_no_task() -> None:
     with capture_logs() as logged:
         session = service.open(HELLO)
         await planned(service)
-    assert [entry["event"] for entry in logged if entry["log_level"] == "warning"] == ["plan held"]
+    assert [entry["event"] for entry in logged if entry["log_level"] == "warning"] == ["plan_held"]
     assert 'plans_held_total{reason="failed"} 1.0' in exported(service)
     policy.broken = False
     await clock.advance(1.0)

@@ -103,7 +103,7 @@ async def test_a_newcomer_starts_from_what_others_measured_and_learned(
     assert "the stored cost table of identity" in plan.reason
     assert max(plan.drafters[0].draft_tokens) > 0
     async with asyncio.timeout(5.0):
-        while not (told := [e["event"] for e in logged if "warm start" in e["event"]]):
+        while not (told := [e["why"] for e in logged if e["event"] == "warm_start"]):
             await passed(clock, 0.1)
     decision = there.planner.workers["worker-2"].decision
     assert decision is not None

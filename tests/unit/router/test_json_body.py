@@ -78,10 +78,20 @@ def test_texts_may_hold_as_many_brackets_and_commas_as_they_like() -> None:
     assert json_value(bytearray(json.dumps(ids).encode())) == ids
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a":', b"\xff", b'"\\ud800"', b"[" * 70_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"a":', b"\xff", b'"\\ud800"', b"[" * MAX_CONTAINERS]
+)
 def test_broken_json_is_said_to_be_broken(body: bytes) -> None:
-    with pytest.raises(ApiError, match=r"not valid JSON|holds more than"):
+    with pytest.raises(ApiError, match="not valid JSON") as told:
         json_value(bytearray(body))
+    assert told.value.code == "invalid_json"
+
+
+def test_what_is_broken_and_too_much_is_said_to_be_too_much() -> None:
+    """It is never read, so nobody knows that it is broken."""
+    with pytest.raises(ApiError, match=f"holds more than {MAX_VALUES} values") as told:
+        json_value(bytearray(b"[" * (MAX_CONTAINERS + 1)))
+    assert told.value.code != "invalid_json"
 
 
 def test_depth_is_bounded() -> None:

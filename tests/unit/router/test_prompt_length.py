@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider_router.text.depth import MAX_DEPTH, is_too_deep
-from outrider_router.text.tokenizer import ModelTokenizer, TooManyTokens
+from outrider_router.text.pieces import TooManyTokens
+from outrider_router.text.tokenizer import ModelTokenizer
 from tests.support import tiny_tokenizers as tiny
 
 TOKENIZERS = [ModelTokenizer(tiny.byte_level_json()), ModelTokenizer(tiny.sentencepiece_json())]

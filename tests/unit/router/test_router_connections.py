@@ -2,60 +2,33 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from outrider_runtime.http import HEAD_LIMIT_S, MAX_HEAD_BYTES, listen, quiet_server
+from outrider_runtime.http import HEAD_LIMIT_S, MAX_HEAD_BYTES
 from tests.support.net import LOOPBACK
+from tests.support.raw_http import (
+    CHUNKED,
+    GET,
+    Application,
+    LoopTime,
+    Sent,
+    answered,
+    arrived,
+    connected,
+    served,
+    until,
+)
 
-GET = b"GET / HTTP/1.1\r\nhost: a\r\n"
-CHUNKED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
 LINE = b"x-a: " + b"a" * 1000 + b"\r\n"
-SHORT_S = 0.15
-Sent = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+KEEP_ALIVE_S = 75
 
 
-class Application:
-    """Answers `hello`, at once or once the body was read, and tells what headers it saw."""
-
-    def __init__(self, reads: bool = True, answer: bytes = b"hello", takes_s: float = 0) -> None:
-        self.reads = reads
-        self.answer = answer
-        self.takes_s = takes_s
-        self.scopes: list[dict[str, Any]] = []
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        self.scopes.append(scope)
-        while self.reads and (await receive()).get("more_body"):
-            pass
-        size = str(len(self.answer)).encode()
-        start = {"type": "http.response.start", "headers": [(b"content-length", size)]}
-        await send({**start, "status": 200})
-        await asyncio.sleep(self.takes_s)
-        await send({"type": "http.response.body", "body": self.answer})
-
-
-@asynccontextmanager
-async def served(app: Application, **limits: Any) -> AsyncIterator[int]:
-    """The port on which the application is served."""
-    listener = listen(LOOPBACK, 0, send_buffer_bytes=4096)
-    server = quiet_server(app, lifespan="off", **limits)
-    serving = asyncio.create_task(server.serve([listener]))
-    try:
-        async with asyncio.timeout(20):
-            yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await serving
-
-
-async def connected(port: int, first: bytes = b"") -> Sent:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    writer.write(first)
-    return reader, writer
+@pytest.fixture
+async def time() -> LoopTime:
+    return LoopTime(asyncio.get_running_loop())
 
 
 async def pour(sent: Sent, piece: bytes, limit_bytes: int) -> int:
@@ -72,12 +45,6 @@ async def pour(sent: Sent, piece: bytes, limit_bytes: int) -> int:
         pass
     writer.close()
     return count
-
-
-async def answered(sent: Sent) -> None:
-    """Read one answer of `hello`."""
-    await sent[0].readuntil(b"\r\n\r\n")
-    assert await sent[0].readexactly(5) == b"hello"
 
 
 ENDLESS = {
@@ -98,38 +65,26 @@ async def test_what_has_no_end_is_cut(kind: str, reads: bool) -> None:
     Also where a refusal is long written, as to a client without a key.
     """
     first, piece = ENDLESS[kind]
-    async with served(Application(reads)) as port:
-        sent = await connected(port, first)
+    async with served(Application(reads)) as server:
+        sent = await connected(server.port, first)
         # What the sockets hold on both sides counts as sent.
         assert await pour(sent, piece, 2**26) < MAX_HEAD_BYTES + 2**23
-        other = await connected(port, GET + b"\r\n")
+        other = await connected(server.port, GET + b"\r\n")
         await answered(other)
         other[1].close()
 
 
-async def test_a_head_that_is_too_large_is_told_so() -> None:
-    async with served(Application(), max_head_bytes=5000) as port:
-        sent = await connected(port)
-        for body in (b"", b"x" * 50_000):
-            size = f"content-length: {len(body)}\r\n\r\n".encode()
-            sent[1].write(b"POST / HTTP/1.1\r\nhost: a\r\n" + size + body)
-            await answered(sent)
-        sent[1].write(GET + b"x-endless: " + b"a" * 20_000)
-        assert b" 431 " in await sent[0].readline()
-        sent[1].close()
-
-
 async def test_bodies_in_many_small_chunks_are_no_heads() -> None:
-    async with served(Application(), max_head_bytes=5000) as port:
-        sent = await connected(port, CHUNKED + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+    async with served(Application(), max_head_bytes=5000) as server:
+        sent = await connected(server.port, CHUNKED + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
         await answered(sent)
         sent[1].close()
 
 
 async def test_trailers_are_no_headers() -> None:
     app = Application()
-    async with served(app) as port:
-        sent = await connected(port, CHUNKED + b"0\r\nauthorization: Bearer k\r\n\r\n" + GET)
+    async with served(app) as server:
+        sent = await connected(server.port, CHUNKED + b"0\r\nauthorization: Bearer k\r\n\r\n" + GET)
         sent[1].write(b"x-next: 1\r\n\r\n")
         await answered(sent)
         await answered(sent)
@@ -141,85 +96,125 @@ async def test_trailers_are_no_headers() -> None:
 SLOW = {
     "nothing": (b"", b""),
     "half a head": (GET, b"HTTP/1.1 408"),
-    "half a second head": (GET + b"\r\n" + GET, b"HTTP/1.1 200"),
-    "half a body that nobody reads": (CHUNKED + b"2\r\n{}\r\n", b"HTTP/1.1 200"),
-    "a body that nobody reads, byte by byte": (CHUNKED + b"2\r\n{}\r\n", b"HTTP/1.1 200"),
+    "half a second head": (GET + b"\r\n" + GET, b"HTTP/1.1 408"),
+    "half a body that nobody reads": (CHUNKED + b"2\r\n{}\r\n", b""),
+    "a body that nobody reads, byte by byte": (CHUNKED + b"2\r\n{}\r\n1", b""),
 }
 
 
 @pytest.mark.parametrize("kind", SLOW)
-async def test_who_says_nothing_or_not_enough_is_let_go(kind: str) -> None:
-    first, answer = SLOW[kind]
-    async with served(Application(reads=False), head_limit_s=SHORT_S) as port:
-        sent = await connected(port, first)
+async def test_who_says_nothing_or_not_enough_is_let_go(kind: str, time: LoopTime) -> None:
+    first, last = SLOW[kind]
+    async with served(Application(reads=False)) as server:
+        sent = await connected(server.port, first)
         if first and kind != "half a head":
             await answered(sent)
-        if "byte by byte" in kind:
-            sent[1].write(b"1")
-        started_s = asyncio.get_running_loop().time()
-        rest = await sent[0].read()
-        assert asyncio.get_running_loop().time() - started_s < 5
-        assert rest.startswith(answer) or answer.endswith(b"200")
+        await arrived()
+        await time.pass_s(HEAD_LIMIT_S - 1)
+        assert server.open() == 1
+        await time.pass_s(1)
+        assert (await sent[0].read()).startswith(last)
+        assert server.open() == 0
         sent[1].close()
     assert 5 <= HEAD_LIMIT_S < 60
 
 
-async def test_half_a_head_sent_byte_by_byte_is_let_go() -> None:
-    async with served(Application(), head_limit_s=SHORT_S) as port:
-        reader, writer = await connected(port)
-        for byte in GET * 100:
-            if reader.at_eof() or reader._transport.is_closing():  # type: ignore[attr-defined]
-                break
-            writer.write(bytes([byte]))
-            await asyncio.sleep(SHORT_S / 10)
-        else:
-            pytest.fail("it is still open")
-        writer.close()
+async def test_half_a_head_sent_byte_by_byte_is_let_go(time: LoopTime) -> None:
+    async with served(Application()) as server:
+        sent = await connected(server.port)
+        for number in range(int(HEAD_LIMIT_S)):
+            assert server.open() == 1
+            sent[1].write(GET[number : number + 1])
+            await time.pass_s(1)
+        assert b" 408 " in await sent[0].readline()
+        sent[1].close()
 
 
-async def test_answers_may_take_their_time() -> None:
+async def test_answers_may_take_their_time(time: LoopTime) -> None:
     """Neither is a long answer cut, nor one behind which half a head already waits."""
-    async with served(Application(takes_s=4 * SHORT_S), head_limit_s=SHORT_S) as port:
-        quiet, eager = await connected(port, GET + b"\r\n"), await connected(port, GET + b"\r\n")
-        await asyncio.sleep(SHORT_S / 3)
-        eager[1].write(GET)
-        await answered(quiet)
-        await answered(eager)
+    last = asyncio.Event()
+    async with served(Application(last=last)) as server:
+        quiet, eager = [await connected(server.port, GET + b"\r\n") for _ in range(2)]
         for sent in (quiet, eager):
+            await sent[0].readuntil(b"\r\n\r\n")
+        eager[1].write(GET)
+        await time.pass_s(10 * KEEP_ALIVE_S)
+        last.set()
+        for sent in (quiet, eager):
+            assert await sent[0].readexactly(5) == b"hello"
             sent[1].close()
 
 
+REST = b"2\r\n{}\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("rest", [REST, REST + b"\r\n"])
+async def test_who_was_answered_early_is_as_idle_as_others(rest: bytes, time: LoopTime) -> None:
+    """Where a refused request comes to its end, its connection is there for the next one."""
+    async with served(Application(reads=False)) as server:
+        sent = await connected(server.port, CHUNKED)
+        await answered(sent)
+        await time.pass_s(HEAD_LIMIT_S - 1)
+        sent[1].write(rest)
+        await time.pass_s(KEEP_ALIVE_S - 1)
+        assert server.open() == 1
+        sent[1].write(GET + b"\r\n")
+        await answered(sent)
+        await time.pass_s(KEEP_ALIVE_S - 1)
+        assert server.open() == 1
+        await time.pass_s(1)
+        assert await sent[0].read() == b""
+        sent[1].close()
+
+
+async def test_the_rest_of_an_early_answered_request_ends_no_waiting(time: LoopTime) -> None:
+    """The time for being idle also runs where nothing comes behind that rest."""
+    async with served(Application(reads=False)) as server:
+        sent = await connected(server.port, CHUNKED)
+        await answered(sent)
+        sent[1].write(REST)
+        await time.pass_s(KEEP_ALIVE_S)
+        assert await sent[0].read() == b""
+        assert server.open() == 0
+        sent[1].close()
+
+
+@contextmanager
+def slow_client(port: int, last: bytes) -> Iterator[socket.socket]:
+    """One for which the kernel keeps little, and that has asked for an answer."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((LOOPBACK, port))
+        client.sendall(GET + last)
+        client.setblocking(False)
+        yield client
+
+
 @pytest.mark.parametrize("last", [b"\r\n", b"connection: close\r\n\r\n"])
-async def test_who_does_not_take_an_answer_is_let_go(last: bytes) -> None:
+async def test_who_does_not_take_an_answer_is_let_go(last: bytes, time: LoopTime) -> None:
     """What is left of it would otherwise be kept as long as the client likes."""
-    whole = 2**23
-    large = Application(answer=b"a" * whole)
-    async with served(large, head_limit_s=SHORT_S) as port:
-        with socket.socket() as stuck:
-            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck.connect((LOOPBACK, port))
-            stuck.sendall(GET + last)
-            await asyncio.sleep(6 * SHORT_S)
-            assert await asyncio.to_thread(drained, stuck) < whole
-
-
-def drained(client: socket.socket) -> int:
-    """Bytes that come until the connection ends."""
-    client.settimeout(10)
-    count = 0
-    while got := client.recv(1 << 16):
-        count += len(got)
-    return count
-
-
-async def test_who_takes_an_answer_slowly_gets_it_all() -> None:
     size = 2**20
-    async with served(Application(answer=b"a" * size), head_limit_s=SHORT_S) as port:
-        reader, writer = await connected(port, GET + b"connection: close\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        got = 0
-        while piece := await reader.read(size // 16):
-            got += len(piece)
-            await asyncio.sleep(SHORT_S / 4)
-        assert got == size
-        writer.close()
+    async with served(Application(answer=b"a" * size)) as server:
+        with slow_client(server.port, last):
+            await until(lambda: server.left_bytes() > size // 2)
+            await time.pass_s(HEAD_LIMIT_S - 1)
+            assert server.open() == 1
+            # What the kernel took meanwhile may have counted as taken, once.
+            await time.pass_s(1)
+            await time.pass_s(HEAD_LIMIT_S)
+            assert server.open() == 0
+
+
+async def test_who_takes_an_answer_slowly_gets_it_all(time: LoopTime) -> None:
+    size, got = 2**20, bytearray()
+    receive = asyncio.get_running_loop().sock_recv
+    async with served(Application(answer=b"a" * size)) as server:
+        with slow_client(server.port, b"connection: close\r\n\r\n") as client:
+            await until(lambda: server.left_bytes() > size // 2)
+            while left := server.left_bytes():
+                while server.left_bytes() > left * 3 // 4 and server.open():
+                    got += await receive(client, 1 << 16)
+                await time.pass_s(HEAD_LIMIT_S - 1)
+            while piece := await receive(client, 1 << 16):
+                got += piece
+    assert len(got.partition(b"\r\n\r\n")[2]) == size

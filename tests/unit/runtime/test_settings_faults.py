@@ -1,8 +1,10 @@
 """Every service says in one line what is wrong with a setting, and what is allowed."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,9 @@ from outrider_runtime.settings_faults import (
     variable_of,
 )
 from outrider_worker.settings import WorkerSettings
+from tests.support.settings_names import SETTINGS, variables
 
+ROOT = Path(__file__).resolve().parents[3]
 CASES = [
     (WorkerSettings, "OUTRIDER_WORKER_VERIFIER", "foo", "must be 'sampler_match', 'rejection' or"),
     (WorkerSettings, "OUTRIDER_WORKER_DRAFTER", "ngram,ngram", "ngram is named twice"),
@@ -30,12 +34,16 @@ CASES = [
     (PlannerSettings, "OUTRIDER_PLANNER_POLICY", "foo", "known are two_stage"),
     (PlannerSettings, "OUTRIDER_PLANNER_STORE", "foo", "must be 'memory' or 'redis', not 'foo'"),
     (PlannerSettings, "OUTRIDER_PLANNER_GRPC_PORT", "70000", "must be less than or equal to 65535"),
-    (PlannerSettings, "OUTRIDER_PLANNER_HTTP_NAMES", "[a", "'[a' is no JSON list"),
+    (PlannerSettings, "OUTRIDER_PLANNER_HTTP_NAMES", "[a", "begins like a JSON list"),
     (PlannerSettings, "OUTRIDER_PLANNER_DECISION_LOG", "store", "needs OUTRIDER_PLANNER_STORE"),
     (PlannerSettings, "OUTRIDER_PLANNER_OBJECTIVE", "latency", "needs latency_bound_s"),
     (PlannerSettings, "OUTRIDER_PLANNER_REDIS_URL", "http://:hush@h", "must look like redis://"),
     (RouterSettings, "OUTRIDER_ROUTER_WORKERS", "here:7080,foo", "'foo' is not host:port"),
     (RouterSettings, "OUTRIDER_ROUTER_WORKERS", "h:70000", "'h:70000' is not host:port"),
+    (RouterSettings, "OUTRIDER_ROUTER_WORKERS", "[::1],h:1", "'[::1]' is not host:port"),
+    (RouterSettings, "OUTRIDER_ROUTER_API_KEYS", '["hush-1", "hush-2\'', "begins like a JSON"),
+    (RouterSettings, "OUTRIDER_ROUTER_API_KEYS", "[hush-1:2, hush-2]", "begins like a JSON list"),
+    (RouterSettings, "OUTRIDER_ROUTER_API_KEYS", '[["hush"]]', "must be"),
     (RouterSettings, "OUTRIDER_ROUTER_SPECULATION_REPORT", "all", "must be 'none', 'summary',"),
     (RouterSettings, "OUTRIDER_TRACE_ENDPOINT", "ftp://x", "must be http:// or https:// with"),
     (WorkerSettings, "OUTRIDER_TRACE_ENDPOINT", "127.0.0.1:4317", "must be http:// or https://"),
@@ -97,6 +105,21 @@ def test_lists_are_separated_by_commas_or_are_json(monkeypatch: pytest.MonkeyPat
         assert read_settings(RouterSettings).http_names == ("planner", "planner.svc")
 
 
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [
+        ("[::1]:7080", ("[::1]:7080",)),
+        (" [2001:db8::1]:7080, [fe80::2%eth0]:7081", ("[2001:db8::1]:7080", "[fe80::2%eth0]:7081")),
+        ('["[::1]:7080", "h:1"]', ("[::1]:7080", "h:1")),
+    ],
+)
+def test_addresses_in_brackets_are_no_json_list(
+    text: str, workers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_ROUTER_WORKERS", text)
+    assert read_settings(RouterSettings).workers == workers
+
+
 def test_variables_are_named_as_they_are_set() -> None:
     assert variable_of(WorkerSettings, "max_draft") == "OUTRIDER_WORKER_MAX_DRAFT"
     assert variable_of(RouterSettings, "log_level") == "OUTRIDER_LOG_LEVEL"
@@ -128,6 +151,31 @@ def test_variables_that_set_nothing_are_told_with_the_name_that_was_meant() -> N
     }
     nearest = {"OUTRIDER_WORKER_MAX_ROW": "OUTRIDER_WORKER_MAX_ROWS"}
     assert unknown_variables(WorkerSettings, given) == nearest
+
+
+@pytest.mark.parametrize("kind", SETTINGS.values())
+def test_the_name_that_was_meant_is_one_that_exists(kind: type[ServiceSettings]) -> None:
+    prefix = kind.model_config["env_prefix"]
+    meant = {
+        f"{prefix}LOG_LEVEL": "OUTRIDER_LOG_LEVEL",
+        f"{prefix}TRACE_ENDPOINT": "OUTRIDER_TRACE_ENDPOINT",
+        f"{prefix}TOKEN": "OUTRIDER_TOKEN",
+        f"{prefix}SECRETS_DIR": "OUTRIDER_SECRETS_DIR",
+        "OUTRIDER_LOGLEVEL": "OUTRIDER_LOG_LEVEL",
+        "outrider_tokens": "OUTRIDER_TOKEN",
+        "OUTRIDER_SECRET_DIR": "OUTRIDER_SECRETS_DIR",
+    }
+    assert unknown_variables(kind, meant) == meant
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_what_others_read_is_not_told(service: str) -> None:
+    """Other services, compose and the tools of this repository have variables of their own."""
+    files = [ROOT / ".env.example", *(ROOT / "deploy").rglob("*.yml"), ROOT / "Makefile"]
+    text = "".join(file.read_text() for file in [*files, *(ROOT / "cli").rglob("*.py")])
+    found = set(re.findall(r"OUTRIDER_[A-Z_]+[A-Z]", text)) | variables("worker")
+    assert len(found) > 60
+    assert unknown_variables(SETTINGS[service], found) == {}
 
 
 @pytest.mark.parametrize(

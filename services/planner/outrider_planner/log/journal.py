@@ -119,7 +119,7 @@ class LogJournal:
 
     def _warn(self, error: OSError) -> None:
         if not self._troubled:
-            log.warning("decision log cannot be written", reason=str(error))
+            log.warning("decision_log_not_written", reason=str(error))
         self._troubled = True
 
 

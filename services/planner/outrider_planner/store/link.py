@@ -167,11 +167,11 @@ class StoreLink:
             outcome, why = Outcome.FAILED, repr(error)
         else:
             if name in self._troubled:
-                log.info("store serves again", name=name)
+                log.info("store_serves_again", name=name)
             self._troubled.discard(name)
             return None
         if name not in self._troubled:
-            log.warning("store trouble", name=name, outcome=outcome.value, reason=why)
+            log.warning("store_trouble", name=name, outcome=outcome.value, reason=why)
         self._troubled.add(name)
         self._on_outcome(outcome)
         return outcome

@@ -14,7 +14,7 @@ from outrider_router.openai.logprobs import completion_logprobs
 from outrider_router.openai.schema import CompletionBody, parse
 from outrider_router.text.model_text import ModelText
 from outrider_router.text.parts import Part, content_of
-from outrider_router.text.tokenizer import TooManyTokens
+from outrider_router.text.pieces import TooManyTokens
 
 
 class CompletionReader:

@@ -11,7 +11,7 @@ from outrider_router.openai.messages import text_of
 from outrider_router.openai.prompts import refuse_hopeless
 from outrider_router.routing.registry import ServedModel
 from outrider_router.state import RouterState
-from outrider_router.text.tokenizer import TooManyTokens
+from outrider_router.text.pieces import TooManyTokens
 
 PARAM = "prediction"
 OPTION = "prediction_ids"

@@ -10,8 +10,8 @@ from outrider_router.routing.registry import NoWorker, Registry, ServedModel, Un
 from outrider_router.state import RouterState
 from outrider_router.text.control import MaskError
 from outrider_router.text.model_text import ModelText
+from outrider_router.text.pieces import TooManyTokens
 from outrider_router.text.template import TemplateError
-from outrider_router.text.tokenizer import TooManyTokens
 
 # A prompt of which only the end is kept is encoded whole, which takes time as its length does.
 _MOST_CONTEXTS, _ALWAYS_CUT_TOKENS = 4, 32_768

@@ -18,8 +18,8 @@ from outrider_router.routing.registry import ServedModel
 from outrider_router.state import RouterState
 from outrider_router.text.control import MaskError
 from outrider_router.text.model_text import texts_in
+from outrider_router.text.pieces import TooManyTokens
 from outrider_router.text.template import Conversation, TemplateError
-from outrider_router.text.tokenizer import TooManyTokens
 
 Result = TypeVar("Result")
 

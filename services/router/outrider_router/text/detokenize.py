@@ -80,7 +80,7 @@ class TokenTable:
         if token is None:
             return b""
         if self._byte_level:
-            return b"".join(_BYTE_OF_LETTER.get(letter) or letter.encode() for letter in token)
+            return b"".join(BYTE_OF_LETTER.get(letter) or letter.encode() for letter in token)
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match.group(1))
         for pattern, content in self._replacements:
@@ -144,4 +144,4 @@ def _byte_alphabet() -> dict[str, bytes]:
     return letters | {chr(0x100 + at): bytes([byte]) for at, byte in enumerate(others)}
 
 
-_BYTE_OF_LETTER = _byte_alphabet()
+BYTE_OF_LETTER = _byte_alphabet()

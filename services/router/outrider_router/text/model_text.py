@@ -115,8 +115,9 @@ class ModelText:
         return self.tokenizer.encode_continuation(text, most_tokens)
 
     def least_tokens(self, characters: int) -> int:
-        """Tokens that a text of this size has at least, known without encoding it."""
-        return characters // self.tokenizer.most_chars_per_token
+        """Tokens that a text of this size has at least, as far as its size alone tells."""
+        most = self.tokenizer.most_chars_per_token
+        return 0 if most is None else characters // most
 
 
 def texts_in(value: Any) -> list[str]:

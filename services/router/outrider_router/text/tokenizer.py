@@ -15,8 +15,9 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 from outrider_router.text.control import ControlSpan, ControlTokens, control_tokens_of
+from outrider_router.text.density import most_chars_per_token
 from outrider_router.text.detokenize import TokenTable
-from outrider_router.text.pieces import OVERLAP_CHARS, PIECE_CHARS, ids_in_pieces
+from outrider_router.text.pieces import OVERLAP_CHARS, PIECE_CHARS, TooManyTokens, ids_in_pieces
 
 # A text of so many letters per token that fits, and more, is told to be too long by its beginning.
 _CHARS_PER_TOKEN = 8
@@ -29,19 +30,11 @@ class TokenizerError(ValueError):
     """The tokenizer file cannot be read or is of a kind that cannot be used."""
 
 
-class TooManyTokens(ValueError):
-    """A text has more tokens than it may have; `told` says how many as far as that is known."""
-
-    def __init__(self, told: int | str) -> None:
-        super().__init__(f"the text has {told} tokens")
-        self.told = told
-
-
 class ModelTokenizer:
     """Encodes text to ids and tells the bytes of ids, for one model.
 
     Encoding releases the interpreter lock and is safe from several threads. No token stands for
-    more than `most_chars_per_token` characters.
+    more than `most_chars_per_token` characters; None where one can stand for any number.
 
     Args:
         source: content of `tokenizer.json`.
@@ -59,10 +52,9 @@ class ModelTokenizer:
         self._library.no_truncation()
         self._library.no_padding()
         self.control = ControlTokens(control_tokens_of(self._library))
-        self.table = TokenTable(self._library, json.loads(source).get("decoder"))
-        longest = max(map(len, self._library.get_vocab()), default=1)
-        # Unicode normalisation composes characters, at most four into one.
-        self.most_chars_per_token = longest * (1 if self._library.normalizer is None else 4)
+        spec = json.loads(source)
+        self.table = TokenTable(self._library, spec.get("decoder"))
+        self.most_chars_per_token = most_chars_per_token(spec)
 
     @property
     def vocab_size(self) -> int:
@@ -196,11 +188,15 @@ def _piece_chars(most_tokens: int | None) -> int:
 
 
 def _pieces(library: Tokenizer, text: str, most_tokens: int | None) -> Iterator[Sequence[int]]:
-    """The ids of a text of any length, without those that the library adds around a prompt."""
+    """The ids of a text of any length, without those that the library adds around a prompt.
+
+    Raises:
+        TooManyTokens: see `ids_in_pieces`; it limits a piece, not all of them.
+    """
     characters = _piece_chars(most_tokens)
     if len(text) <= characters:
         return iter([_encode(library, text).ids] if text else [])
-    return ids_in_pieces(library, text, characters)
+    return ids_in_pieces(library, text, characters, most_tokens=most_tokens)
 
 
 def _limited(pieces: Iterable[Sequence[int]], most_tokens: int | None) -> Iterator[Sequence[int]]:

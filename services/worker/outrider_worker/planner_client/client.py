@@ -113,7 +113,7 @@ class PlannerClient:
             try:
                 await self._one_of(await self._targets.order(), backoff)
             except OSError as error:  # no name is known
-                _log.warning("no planner", reason=str(error))
+                _log.warning("no_planner", reason=str(error))
                 await asyncio.sleep(backoff.next_wait_s())
 
     async def _one_of(self, order: list[str], backoff: ReconnectBackoff) -> None:
@@ -124,7 +124,7 @@ class PlannerClient:
                 async with self._targets.channel(target) as channel:
                     await self._converse(channel, target, backoff)
             except Exception as error:  # a stream can end in many ways, none ends the client
-                _log.info("planner stream ended", planner=target, reason=_reason(error))
+                _log.info("planner_stream_ended", planner=target, reason=_reason(error))
             finally:
                 self.link.connected = False
             await asyncio.sleep(backoff.next_wait_s())
@@ -157,7 +157,7 @@ class PlannerClient:
     async def _leave(self, target: str) -> None:
         """End the stream once the planner this worker belongs to serves again."""
         better = await self._targets.better_than(target)
-        _log.info("moving to the preferred planner", present=target, preferred=better)
+        _log.info("moving_to_preferred_planner", present=target, preferred=better)
 
     async def _read(
         self, call: "_Call", stream: int, heartbeat: Heartbeat, backoff: ReconnectBackoff
@@ -171,7 +171,7 @@ class PlannerClient:
                     self.link.connected = True
                     self.link.connections += 1
                     self._set_interval(response.welcome.report_interval_ms / 1e3)
-                    _log.info("planner connected", planner=self.link.target)
+                    _log.info("planner_connected", planner=self.link.target)
                 case "plan":
                     self._apply(response.plan, stream, now_s)
                 case "heartbeat":
@@ -182,12 +182,12 @@ class PlannerClient:
             plan = plan_from_wire(message)
         except ValueError as error:
             self.link.plans_malformed += 1
-            _log.warning("malformed plan ignored", version=message.version, reason=str(error))
+            _log.warning("malformed_plan_ignored", version=message.version, reason=str(error))
             return
         if self._book.offer(stream, plan, now_s):
             self.link.plans_applied += 1
             self._set_interval(plan.report_interval_s)
-            _log.debug("plan applied", version=plan.version, policy=plan.policy, why=plan.reason)
+            _log.debug("plan_applied", version=plan.version, policy=plan.policy, why=plan.reason)
 
     def _set_interval(self, seconds: float) -> None:
         if seconds > 0:

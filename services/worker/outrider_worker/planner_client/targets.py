@@ -109,7 +109,7 @@ class PlannerTargets:
             try:
                 order = await self.order()
             except OSError as error:
-                _log.info("planners not found", reason=str(error))
+                _log.info("planners_not_found", reason=str(error))
                 continue
             preferred = order[: order.index(present)] if present in order else order
             for target in preferred:

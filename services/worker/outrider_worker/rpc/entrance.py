@@ -104,7 +104,7 @@ class Entrance:
             raise RequestRefused(Failure(FailureCode.UNAVAILABLE, reason))
 
     def _pass_on(self, spec: RequestSpec) -> None:
-        _log.debug("request submitted", request_id=spec.key.request_id)
+        _log.debug("request_submitted", request_id=spec.key.request_id)
         if spec.grammar is None:
             self._inbox.put(Submit(spec))
             return
@@ -122,7 +122,7 @@ class Entrance:
         except RequestRefused as refused:
             self._end(spec.key, refused.failure)
         except Exception as error:
-            _log.error("compiling a grammar failed", exc_info=error)
+            _log.error("grammar_compilation_failed", exc_info=error)
             failure = Failure(FailureCode.INTERNAL, "compiling the grammar failed", "grammar")
             self._end(spec.key, failure)
         else:

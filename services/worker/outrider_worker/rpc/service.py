@@ -95,7 +95,7 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
         heartbeat = Heartbeat(time.monotonic())
         entrance = self._entrance(owner, outbox)
         reader = asyncio.create_task(self._read(request_iterator, entrance, heartbeat))
-        _log.info("router attached", router=owner)
+        _log.info("router_attached", router=owner)
         try:
             while not reader.done():
                 now_s = time.monotonic()
@@ -113,7 +113,7 @@ class WorkerRpc(wire_grpc.WorkerServiceServicer):
             del self._outboxes[owner]
             entrance.close()
             self._traces.drop(owner)
-            _log.info("router detached", router=owner)
+            _log.info("router_detached", router=owner)
 
     def _entrance(self, owner: str, outbox: Outbox) -> Entrance:
         def answer(news: TokenNews) -> None:
@@ -154,7 +154,7 @@ async def _raise_failure(reader: "asyncio.Task[None]", context: Any) -> None:
     """A stream whose reading broke ends with an error that says so, not as if all were well."""
     failure = None if reader.cancelled() else reader.exception()
     if isinstance(failure, Exception):
-        _log.error("reading a router's stream failed", exc_info=failure)
+        _log.error("router_stream_failed", exc_info=failure)
         await context.abort(grpc.StatusCode.INTERNAL, f"cannot read the stream: {failure}")
 
 
@@ -162,7 +162,7 @@ def _log_end(news: TokenNews) -> None:
     """One line for each request, under the id that the router's lines carry too."""
     end, totals = news.end, news.totals
     _log.info(
-        "request ended",
+        "request_ended",
         request_id=news.key.request_id,
         choice=news.key.choice_index,
         outcome=end.code.value if isinstance(end, Failure) else end.reason.value if end else "",

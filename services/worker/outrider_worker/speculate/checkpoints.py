@@ -72,7 +72,7 @@ def open_drafter(
         raise error if named else ModelError(f"{opening.folder}: {error}") from error
     spec, name = drafter.feature_spec, drafter.traits.name
     taps = spec.boundaries if spec else ()
-    _log.info("drafter loaded", drafter=name, path=str(path), boundaries=taps)
+    _log.info("drafter_loaded", drafter=name, path=str(path), boundaries=taps)
     return drafter
 
 
