@@ -3,9 +3,10 @@
     make_secrets.py FOLDER          one file per secret, in a folder per trust zone
     make_secrets.py --kubernetes    the same as Secret objects on stdout, for `kubectl apply -f -`
 
-What is there already stays. `OUTRIDER_TOKEN`, `OUTRIDER_ROUTER_API_KEYS` and
-`GRAFANA_ADMIN_PASSWORD` are taken from the environment where they are set. Knows who may see what:
-each zone is mounted only where it is needed. Files are called as `OUTRIDER_SECRETS_DIR` wants them.
+What is there already stays. `OUTRIDER_TOKEN`, `OUTRIDER_ROUTER_API_KEYS`,
+`OUTRIDER_PLANNER_REDIS_URL` (of a store of your own) and `GRAFANA_ADMIN_PASSWORD` are taken from
+the environment where they are set. Knows who may see what: each zone is mounted only where it is
+needed. Files are called as `OUTRIDER_SECRETS_DIR` wants them.
 """
 
 import base64
@@ -28,11 +29,12 @@ user outrider on >{password} ~outrider:* resetchannels -@all +@connection +@read
 def make(environment: Mapping[str, str]) -> Zones:
     """Secrets by zone and file name."""
     store_password = secrets.token_hex(24)
+    bundled = f"redis://outrider:{store_password}@valkey:6379/0"
     return {
         "services": {"outrider_token": _given(environment, "OUTRIDER_TOKEN")},
         "clients": {"outrider_router_api_keys": _given(environment, "OUTRIDER_ROUTER_API_KEYS")},
         "store": {
-            "outrider_planner_redis_url": f"redis://outrider:{store_password}@valkey:6379/0",
+            "outrider_planner_redis_url": environment.get("OUTRIDER_PLANNER_REDIS_URL") or bundled,
             "users.acl": _ACL.format(password=store_password),
         },
         "grafana": {"admin_password": _given(environment, "GRAFANA_ADMIN_PASSWORD")},

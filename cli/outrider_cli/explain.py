@@ -5,7 +5,6 @@ Knows the planner's HTTP port and the shape of its answer. Needs no package of t
 
 import http.client
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -15,6 +14,10 @@ from outrider_cli.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:7071"
 _ELSEWHERE = "give the address of its HTTP port with --url"
+_NO_WORKERS = (
+    "no worker is connected to this planner; where several run, each knows its own workers:"
+    " ask the others with --url"
+)
 _LIMIT_S = 10.0
 _MOST_ANSWER_BYTES = 16 << 20
 _COLUMNS = ("", "d", "V", "rows", "accepted", "T ms", "E ms", "D ms", "c ms", "tokens/s", "vs off")
@@ -52,11 +55,6 @@ def fetch_json(url: str, path: str, token: str | None) -> dict[str, Any]:
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise CommandError(f"no planner answers at {url} ({error}); {_ELSEWHERE}") from error
     return _object(url, status, body)
-
-
-def token_from_environment() -> str | None:
-    """The shared token, never from a command line, which others on the machine can read."""
-    return os.environ.get("OUTRIDER_TOKEN") or None
 
 
 def render(found: Mapping[str, Any]) -> str:
@@ -153,7 +151,7 @@ def _only_deployment(url: str, token: str | None) -> str:
     found = fetch_json(url, "/v1/deployments", token)
     names = [str(item["deployment"]) for item in found["deployments"]]
     if len(names) != 1:
-        known = f"name one of {', '.join(names)}" if names else "no worker is connected"
+        known = f"name one of {', '.join(names)}" if names else _NO_WORKERS
         raise CommandError(f"{len(names)} deployments at {url}: {known}")
     return names[0]
 
@@ -167,6 +165,6 @@ def _object(url: str, status: int, body: bytes) -> dict[str, Any]:
         raise CommandError(f"what answers at {url} is no planner (status {status}); {_ELSEWHERE}")
     if status != 200:
         message = found.get("error", {}).get("message", f"status {status}")
-        hint = "; set OUTRIDER_TOKEN" if status == 401 else ""
+        hint = "; set OUTRIDER_TOKEN, or OUTRIDER_SECRETS_DIR" if status == 401 else ""
         raise CommandError(f"the planner refuses: {message}{hint}")
     return found

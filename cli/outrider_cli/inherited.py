@@ -1,6 +1,6 @@
-"""What the services of a stack take from the environment and their supervisor must know too: TLS.
+"""What commands take from the environment as services do: the token, and how services use TLS.
 
-Flags set the rest, so that nothing else about them depends on where `outrider up` was started.
+Flags set the rest, so that nothing else about a stack depends on where `outrider up` was started.
 """
 
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from outrider_cli.errors import CommandError
 from outrider_runtime.settings import ConfigurationError, ServiceSettings, settings_config
+from outrider_runtime.settings_faults import read_settings
 from outrider_runtime.tls import TlsFiles, tls_files
 
 
@@ -15,6 +16,10 @@ class _Settings(ServiceSettings):
     model_config = settings_config("OUTRIDER_ROUTER_")
 
     http_tls_cert_file: Path | None = None
+
+
+class _Common(ServiceSettings):
+    model_config = settings_config("OUTRIDER_CLI_")
 
 
 @dataclass(frozen=True)
@@ -39,5 +44,19 @@ def inherited_tls() -> InheritedTls:
     try:
         settings = _Settings()
         return InheritedTls(tls_files(settings), settings.http_tls_cert_file is not None)
+    except ConfigurationError as error:
+        raise CommandError(str(error)) from error
+
+
+def inherited_token() -> str | None:
+    """The shared token: `OUTRIDER_TOKEN`, or its file in a folder of `OUTRIDER_SECRETS_DIR`.
+
+    Never from a command line, which others on the machine can read.
+
+    Raises:
+        CommandError: one of those folders is not there, or a setting of all services cannot work.
+    """
+    try:
+        return read_settings(_Common).token_text
     except ConfigurationError as error:
         raise CommandError(str(error)) from error

@@ -13,9 +13,9 @@ import typer
 
 from outrider_cli.demo import DEMO, fetch_demo_model
 from outrider_cli.errors import CommandError, StackError
-from outrider_cli.explain import DEFAULT_URL, explanation, token_from_environment
+from outrider_cli.explain import DEFAULT_URL, explanation
 from outrider_cli.explain import render as render_explanation
-from outrider_cli.inherited import inherited_tls
+from outrider_cli.inherited import inherited_tls, inherited_token
 from outrider_cli.launch import run_service
 from outrider_cli.models import fetch_hub_model, model_for_workers
 from outrider_cli.options import LOOPBACK, StackOptions, default_decision_log
@@ -136,7 +136,7 @@ def up(
 
 def _up(options: StackOptions) -> None:
     model = model_for_workers(options.model)
-    token = os.environ.get("OUTRIDER_TOKEN") or secrets.token_urlsafe(32)
+    token = inherited_token() or secrets.token_urlsafe(32)
     tls = inherited_tls()
     stack = build_stack(options, model, token, tls.https)
     require_free_ports(stack.children)
@@ -181,9 +181,10 @@ def explain(
     ] = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="The planner's answer itself.")] = False,
 ) -> None:
-    """Show why a worker is planned as it is; where a token is needed: OUTRIDER_TOKEN."""
+    """Show why a worker is planned as it is; where a token is needed: OUTRIDER_TOKEN, or its file
+    in OUTRIDER_SECRETS_DIR."""
     with _clear_errors():
-        found = explanation(url, token_from_environment(), deployment, n, worker)
+        found = explanation(url, inherited_token(), deployment, n, worker)
         typer.echo(json.dumps(found, indent=2) if as_json else render_explanation(found))
 
 

@@ -2,7 +2,7 @@
 # Build from the root of the repository: docker build -f deploy/docker/planner.Dockerfile .
 #
 # In a closed network give BASE_IMAGE (any image with Python 3.11 or newer as `python`) and pip's own
-# variables PIP_INDEX_URL, PIP_TRUSTED_HOST and PIP_CERT.
+# variables PIP_INDEX_URL, PIP_TRUSTED_HOST and PIP_CERT (a file that is in BASE_IMAGE).
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS packages

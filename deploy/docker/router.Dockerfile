@@ -2,18 +2,21 @@
 # Build from the root of the repository: docker build -f deploy/docker/router.Dockerfile .
 #
 # In a closed network give BASE_IMAGE (any image with Python 3.11 or newer as `python`) and pip's own
-# variables PIP_INDEX_URL, PIP_TRUSTED_HOST and PIP_CERT.
+# variables PIP_INDEX_URL, PIP_TRUSTED_HOST and PIP_CERT (a file that is in BASE_IMAGE).
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS packages
 ARG PIP_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ARG PIP_CERT
+ARG EXTRAS=router
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 COPY pyproject.toml deploy/docker/constraints.txt deploy/docker/requirements.py ./
+# EXTRAS is a list, so it stands without quotes: `router observe` for one that sends traces.
+# hadolint ignore=SC2086
 RUN python -m venv --without-pip /venv \
-    && python requirements.py router > requirements.txt \
+    && python requirements.py ${EXTRAS} > requirements.txt \
     && python -m pip --python /venv/bin/python install -r requirements.txt -c constraints.txt
 
 FROM packages AS sources

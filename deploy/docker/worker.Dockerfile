@@ -5,7 +5,7 @@
 # TORCH and TORCH_INDEX_URL choose the build of torch: the package index may serve a build for GPUs
 # by that name, several gigabytes larger; give the index of the CPU builds for `cpu`.
 # In a closed network give BASE_IMAGE (any image with Python 3.11 or newer as `python`) and pip's own
-# variables PIP_INDEX_URL, PIP_TRUSTED_HOST and PIP_CERT.
+# variables PIP_INDEX_URL, PIP_TRUSTED_HOST and PIP_CERT (a file that is in BASE_IMAGE).
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS packages

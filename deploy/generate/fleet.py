@@ -1,6 +1,15 @@
 """The dashboard *Fleet*: the same questions of every worker, side by side, and of the planners."""
 
-from deploy.generate.panels import Json, Query, Row, dashboard, label_variable, lines, number
+from deploy.generate.panels import (
+    TOKENS_PER_S,
+    Json,
+    Query,
+    Row,
+    dashboard,
+    label_variable,
+    lines,
+    number,
+)
 
 _PLANNER = "outrider_planner"
 _WORKER = "outrider_worker"
@@ -62,7 +71,12 @@ OVERVIEW = Row(
 WORK = Row(
     "Work",
     (
-        lines("Tokens", "Emitted per second.", Query(_rate("generation_tokens"), "{{instance}}")),
+        lines(
+            "Tokens",
+            "Emitted per second.",
+            Query(_rate("generation_tokens"), "{{instance}}"),
+            unit=TOKENS_PER_S,
+        ),
         lines("Running", "Requests admitted.", _gauge("requests_running")),
         lines("Waiting", "Requests in the line.", _gauge("requests_waiting")),
         lines(
@@ -130,6 +144,7 @@ PLANNED = Row(
             "Per second. Predicted is for the requests that are there, emitted includes idle time.",
             _planned("predicted_rate_tokens_per_second", "predicted {{instance}}"),
             Query(_rate("generation_tokens"), "emitted {{instance}}"),
+            unit=TOKENS_PER_S,
         ),
         lines(
             "Requests decoding",

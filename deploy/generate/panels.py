@@ -11,6 +11,7 @@ from typing import Any
 Json = dict[str, Any]
 
 WIDTH_COLUMNS = 24
+TOKENS_PER_S = "si:tok/s"  # a unit of one's own, shortened as k, M, …
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 

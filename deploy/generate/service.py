@@ -1,6 +1,16 @@
 """The dashboard *Service*: what clients get, and what stands in their way."""
 
-from deploy.generate.panels import Json, Query, Row, bars, dashboard, heat, lines, number
+from deploy.generate.panels import (
+    TOKENS_PER_S,
+    Json,
+    Query,
+    Row,
+    bars,
+    dashboard,
+    heat,
+    lines,
+    number,
+)
 
 _ROUTER = "outrider_router"
 _WORKER = "outrider_worker"
@@ -36,6 +46,7 @@ OVERVIEW = Row(
             "Tokens",
             "Tokens delivered to clients per second.",
             Query(f"sum(rate({_ROUTER}_generation_tokens_total[$__rate_interval]))", "tokens"),
+            TOKENS_PER_S,
         ),
         number(
             "Errors",
@@ -81,6 +92,7 @@ TRAFFIC = Row(
             "Prompt tokens sent to workers and tokens delivered, per second.",
             Query(f"sum(rate({_ROUTER}_prompt_tokens_total[$__rate_interval]))", "prompt"),
             Query(f"sum(rate({_ROUTER}_generation_tokens_total[$__rate_interval]))", "delivered"),
+            unit=TOKENS_PER_S,
         ),
         lines(
             "Second attempts and ignored fields",

@@ -11,8 +11,12 @@ def _by_drafter(counter: str) -> str:
     return f"sum by (drafter) (rate({_WORKER}_{counter}_total[$__rate_interval]))"
 
 
+def _rate(series: str) -> str:
+    return f"sum(rate({_WORKER}_{series}[$__rate_interval]))"
+
+
 def _total(counter: str) -> str:
-    return f"sum(rate({_WORKER}_{counter}_total[$__rate_interval]))"
+    return _rate(f"{counter}_total")
 
 
 def _ratio(labels: str, part: str, whole: str) -> str:
@@ -29,8 +33,8 @@ OVERVIEW = Row(
     (
         number(
             "Draft length",
-            "Planned at the present load, mean over workers and drafters.",
-            Query(f"avg({_PLANNER}_draft_length)", "tokens"),
+            "Planned, mean over the rounds of all workers.",
+            Query(f"{_rate('draft_length_sum')} / ({_rate('draft_length_count')} > 0)", "tokens"),
         ),
         number(
             "Acceptance",
@@ -40,8 +44,9 @@ OVERVIEW = Row(
         ),
         number(
             "Rate against off",
-            "Predicted rate over the rate without drafts; above 1 speculation pays.",
-            Query(f"avg({_PLANNER}_rate_vs_off_ratio)", "ratio"),
+            "Predicted rate over the rate without drafts, each drafter by what was verified of it;"
+            " above 1 speculation pays.",
+            Query(f"avg({_PLANNER}_mean_rate_vs_off_ratio)", "ratio"),
         ),
         number(
             "Tokens per row",
@@ -172,7 +177,8 @@ WORTH = Row(
     (
         lines(
             "Rate against off",
-            "By drafter; 1 is the rate without drafts.",
+            "By drafter, also of those that nothing was verified of yet; 1 is the rate without"
+            " drafts.",
             Query(f"{_PLANNER}_rate_vs_off_ratio", "{{drafter}} {{worker}}"),
         ),
         lines(

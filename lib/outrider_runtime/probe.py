@@ -30,7 +30,8 @@ def trouble(url: str, limit_s: float = LIMIT_S) -> str | None:
         return _trouble_over_http(url, limit_s)
     if parts.scheme == "grpc" and parts.hostname and parts.port:
         return _trouble_over_grpc(parts.hostname, parts.port, limit_s)
-    raise ValueError(f"{url!r} is neither http://HOST:PORT/PATH nor grpc://HOST:PORT")
+    hint = "; http:// finds a server that speaks HTTPS, too" if parts.scheme == "https" else ""
+    raise ValueError(f"{url!r} is neither http://HOST:PORT/PATH nor grpc://HOST:PORT{hint}")
 
 
 def _trouble_over_http(url: str, limit_s: float) -> str | None:
@@ -121,7 +122,10 @@ def main() -> int:
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    found = trouble(sys.argv[1])
+    try:
+        found = trouble(sys.argv[1])
+    except ValueError as error:
+        found = str(error)
     if found is not None:
         print(found, file=sys.stderr)
     return int(found is not None)

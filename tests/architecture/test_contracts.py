@@ -73,10 +73,8 @@ def test_every_module_of_the_library_serves_at_least_two_services() -> None:
 
 
 def users(graph: grimp.ImportGraph, module: str) -> set[str]:
-    """Who imports a module, or a module of the library that is made of it."""
-    direct = graph.find_modules_that_directly_import(module)
-    inside = {user for user in direct if user.startswith("outrider_runtime.")}
-    return direct.union(*(graph.find_modules_that_directly_import(user) for user in inside))
+    """Who imports a module, or modules of the library that are made of it."""
+    return graph.find_downstream_modules(module)
 
 
 @pytest.mark.parametrize("name", ["torch", "fastapi", "redis"])

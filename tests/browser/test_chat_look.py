@@ -126,6 +126,7 @@ async def test_a_key_is_asked_for_and_kept_for_the_tab(chromium: Chromium) -> No
         assert await tab.barriers() == []
         await field.fill("right")
         await field.press("Enter")
+        await tab.page.locator("#message:focus").wait_for()
         await ask(tab)
         assert await answer_of(tab) == TEXT
         assert await tab.page.evaluate("[...Object.values(sessionStorage)]") == ["right"]

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
-from playwright.async_api import Error, expect
+from playwright.async_api import Error, Page, expect
 
 from tests.integration.planner.streams import TOKEN, running_planner
 from tests.support.browser import Chromium
@@ -15,6 +15,7 @@ from tests.support.planner_page import (
     least_contrast,
     plan_of,
     ready,
+    settled,
     shown_plan,
     stage,
     url,
@@ -173,6 +174,39 @@ async def test_nobody_is_asked_while_nobody_looks(chromium: Chromium) -> None:
         await expect(page.locator("#link")).to_have_text("paused")
         async with page.expect_request("**/v1/overview"):
             await page.get_by_role("button", name="Resume").click()
+
+
+async def test_the_headline_leaves_out_drafters_that_nothing_was_verified_of(
+    chromium: Chromium,
+) -> None:
+    """Of two drafters one drafts, and little of it holds; the other's prior promises more."""
+    two = ("ngram", "predicted")
+    async with (
+        running_planner() as process,
+        playing_worker(process, drafters=two) as played,
+        chromium.tab(url(process)) as tab,
+    ):
+        played.acceptance = 0.3
+        await settled(process, 512)
+        await ready(tab.page)
+        known = process.service.planner.workers["worker-1"].evidence.estimates
+        assert [known[name][1].verified > 0 for name in two] == [True, False]
+        await expect(tab.page.get_by_label("Drafter", exact=True)).to_have_value("ngram")
+        shown = float((await tab.page.locator("#ratio").inner_text()).rstrip("×"))
+        (planned, prior) = await _ratios(tab.page)
+        assert shown == pytest.approx(planned, abs=0.05)
+        assert prior > planned + 0.1
+
+
+async def _ratios(page: Page) -> list[float]:
+    """What is planned with each drafter, against off, as the page shows it when it is chosen."""
+    found = []
+    for drafter in ("ngram", "predicted"):
+        await page.get_by_label("Drafter", exact=True).select_option(drafter)
+        await expect(page.locator("#map caption")).to_contain_text(drafter)
+        cells = page.locator("#cells tr.planned td")
+        found.append(float((await cells.last.inner_text()).rstrip("×")))
+    return found
 
 
 @LONG

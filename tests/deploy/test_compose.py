@@ -129,11 +129,26 @@ def test_addresses_are_services_and_ports_are_theirs() -> None:
     assert named <= SERVICES.keys()
 
 
+@pytest.mark.parametrize("workers", ["worker-1:7080", "worker-1:7080,worker-2:7080"])
+def test_prometheus_looks_for_the_workers_that_the_router_has(workers: str) -> None:
+    """In the stack, which has two, and on GPUs, where a variable names both."""
+    mount = load(ROOT / "deploy/compose/gpu.yml")["services"]["prometheus"]["volumes"][0]
+    given = "-2" if "," in workers else ""
+    source = re.sub(r"\$\{OUTRIDER_GPU_WORKERS:\+(-2)\}", given, mount).partition(":")[0]
+    (group,) = yaml.safe_load((ROOT / source).read_text())
+    assert [t.partition(":")[0] for t in group["targets"]] == [
+        w.partition(":")[0] for w in workers.split(",")
+    ]
+    if given:
+        mounted = SERVICES["prometheus"]["volumes"]
+        assert f"{source}:/etc/prometheus/workers.yml:ro" in mounted
+
+
 @pytest.mark.parametrize("path", [ROOT / "docker-compose.yml", *OVERLAYS], ids=lambda p: p.stem)
 def test_mounted_and_built_files_exist(path: Path) -> None:
     for service in load(path)["services"].values():
         sources = [str(v).partition(":")[0] for v in service.get("volumes", ())]
-        missing = [s for s in sources if s.startswith("./") and not (ROOT / s).exists()]
+        missing = [s for s in sources if re.match(r"\./[^$]*$", s) and not (ROOT / s).exists()]
         assert missing == []
         build = service.get("build", {})
         assert (ROOT / build.get("dockerfile", "docker-compose.yml")).is_file()

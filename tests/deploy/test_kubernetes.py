@@ -209,11 +209,16 @@ def test_who_is_scaled_has_no_fixed_number(folder: str) -> None:
 def test_autoscalers_ask_for_what_is_exported() -> None:
     """Waiting requests and head-room, by KEDA as by Kubernetes' own; the adapter knows both."""
     known = exported_series().keys()
-    (scaled,) = objects("components/autoscaling-keda")
-    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    scaled = {x["metadata"]["name"]: x["spec"] for x in objects("components/autoscaling-keda")}
+    triggers = [trigger["metadata"] for trigger in scaled["worker"]["triggers"]]
+    queries = [trigger["query"] for trigger in triggers]
     asked = frozenset().union(*(names(query).metrics for query in queries))
     assert asked == {"outrider_worker_requests_waiting", "outrider_planner_headroom_ratio"}
     assert asked <= known
+    namespace = kustomization("base")["namespace"]
+    for trigger in triggers:
+        assert f'{{namespace="{namespace}"}}' in trigger["query"]
+        assert trigger["ignoreNullValues"] == "false", "no data would be no load"
     adapter = yaml.safe_load((KUBERNETES / "components/autoscaling/adapter-rules.yaml").read_text())
     series = {
         each["seriesQuery"].partition("{")[0]: each.get("name", {}).get("as")
@@ -224,6 +229,17 @@ def test_autoscalers_ask_for_what_is_exported() -> None:
     pods, external = worker["spec"]["metrics"]
     assert pods["pods"]["metric"]["name"] in series
     assert external["external"]["metric"]["name"] in series.values()
+
+
+def test_both_kinds_of_autoscaling_scale_alike() -> None:
+    own = {x["metadata"]["name"]: x["spec"] for x in objects("components/autoscaling")}
+    keda = {x["metadata"]["name"]: x["spec"] for x in objects("components/autoscaling-keda")}
+    assert own.keys() == keda.keys() == {"worker", "router"}
+    for name, spec in own.items():
+        other = keda[name]
+        limits = (other["minReplicaCount"], other["maxReplicaCount"])
+        assert (spec["minReplicas"], spec["maxReplicas"]) == limits
+        assert spec["behavior"] == other["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
 
 
 def edges(direction: str, peer: str) -> set[tuple[str, str, int]]:
@@ -250,6 +266,13 @@ def test_policies_allow_every_edge_and_no_more() -> None:
     assert edges("egress", "to") == wanted
     assert edges("ingress", "from") == wanted
     assert POLICIES["nothing-unless-allowed"]["spec"]["podSelector"] == {}
+
+
+def test_the_way_to_the_hub_cuts_no_other_way_of_a_worker() -> None:
+    """Where it is the only policy, what it does not allow is refused."""
+    (hub,) = (x for x in objects("components/model-hub") if x["kind"] == "NetworkPolicy")
+    needed = [*POLICIES["names"]["spec"]["egress"], *POLICIES["worker"]["spec"]["egress"]]
+    assert [rule for rule in needed if rule not in hub["spec"]["egress"]] == []
 
 
 def test_scrapes_are_let_in_where_monitors_look() -> None:

@@ -1,5 +1,6 @@
 """Secrets are made once, reach the services as files, and open no more than they should."""
 
+import base64
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,15 @@ def test_given_ones_are_used(tmp_path: Path) -> None:
     make(str(tmp_path), OUTRIDER_ROUTER_API_KEYS="one,two", OUTRIDER_TOKEN="")
     assert (tmp_path / "clients/outrider_router_api_keys").read_text() == "one,two"
     assert len((tmp_path / "services/outrider_token").read_text()) >= 40
+
+
+def test_an_external_store_is_named_instead_of_the_bundled_one() -> None:
+    given = "rediss://user:password@store.example:6380/0"
+    text = make("--kubernetes", OUTRIDER_PLANNER_REDIS_URL=given)
+    store = {each["metadata"]["name"]: each["data"] for each in yaml.safe_load_all(text)}[
+        "outrider-store"
+    ]
+    assert base64.b64decode(store["outrider_planner_redis_url"]).decode() == given
 
 
 def test_services_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,11 @@ def test_prometheus_accepts_the_configuration(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy/prometheus/rules", tmp_path / "rules")
     text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
     (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/", ""))
-    assert "SUCCESS" in run(promtool, "check", "config", str(tmp_path / "prometheus.yml"))
+    for workers in (ROOT / "deploy/prometheus/workers").iterdir():
+        shutil.copy(workers, tmp_path / "workers.yml")
+        shown = run(promtool, "check", "config", str(tmp_path / "prometheus.yml"))
+        assert "SUCCESS" in shown
+        assert "WARNING" not in shown
 
 
 @pytest.mark.parametrize("name", ["recording", "alerts"])
@@ -91,6 +95,17 @@ def test_on_gpus_a_model_must_be_named() -> None:
         compose("gpu", OUTRIDER_MODEL="")
 
 
+@pytest.mark.parametrize(("workers", "file"), [("", "1.yml"), ("worker-1:1,worker-2:1", "1-2.yml")])
+def test_prometheus_misses_no_worker_that_is_not_there(workers: str, file: str) -> None:
+    services = compose("gpu", OUTRIDER_MODEL="/models/model", OUTRIDER_GPU_WORKERS=workers)
+    (source,) = (
+        mount["source"]
+        for mount in services["prometheus"]["volumes"]
+        if mount["target"] == "/etc/prometheus/workers.yml"
+    )
+    assert source == str(ROOT / "deploy/prometheus/workers" / file)
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "deploy/docker").glob("*.Dockerfile")), ids=lambda p: p.stem
 )
@@ -125,6 +140,14 @@ def test_objects_fit_every_schema(rendered: list[dict[str, Any]]) -> None:
     assert "1.33" in served
     wrong = {version: kubernetes_schemas.errors(known, version) for version in served}
     assert {version: found for version, found in wrong.items() if found} == {}
+
+
+def test_the_loader_of_models_fits_every_schema() -> None:
+    if importlib.util.find_spec("kubernetes_validate") is None:
+        lack("kubernetes-validate")
+    loader = yaml.safe_load((COMPONENTS / "model-volume/loader.yaml").read_text())
+    for version in kubernetes_schemas.versions():
+        assert kubernetes_schemas.errors([loader], version) == []
 
 
 def test_with_tls_every_probe_asks_by_it(rendered: list[dict[str, Any]]) -> None:

@@ -93,9 +93,17 @@ async def served(app: Application, **limits: Any) -> AsyncIterator[Served]:
 
 
 async def connected(port: int, first: bytes = b"") -> Sent:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    writer.write(first)
-    return reader, writer
+    """A connection that the server has accepted, with the first that is sent on it."""
+    sent = await asyncio.open_connection(LOOPBACK, port)
+    await write(sent, first)
+    return sent
+
+
+async def write(sent: Sent, *pieces: bytes) -> None:
+    """Send what the server reads piece by piece."""
+    for piece in pieces:
+        sent[1].write(piece)
+        await arrived()
 
 
 async def answered(sent: Sent) -> None:

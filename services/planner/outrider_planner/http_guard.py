@@ -56,7 +56,10 @@ class HttpGuard:
             await self.app(scope, receive, send)
             return
         try:
-            await self.app(scope, await self._checked(scope, receive), send)
+            receive = await self._checked(scope, receive)
+            # Answered as GET; the server itself leaves the body of HEAD out.
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            await self.app({**scope, "method": method}, receive, send)
         except RefusedError as error:
             body = error_body(error.status, str(error))
             await JSONResponse(body, error.status)(scope, receive, send)

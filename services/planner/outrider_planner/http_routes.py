@@ -35,6 +35,7 @@ from outrider_planner.service import PlannerService
 T = TypeVar("T")
 
 MOST_REQUESTS = 65_536
+ELSEWHERE = "where several planners run, each knows the workers that are connected to it"
 # Questions are computed beside the event loop, one at a time; so many more may wait.
 MOST_WAITING = 4
 
@@ -141,7 +142,7 @@ class _Queue:
 def _workers(service: PlannerService, name: str) -> dict[str, WorkerState]:
     found = {i: w for i, w in service.planner.workers.items() if w.hello.deployment == name}
     if not found:
-        raise HTTPException(404, f"no deployment is known by the name {name!r}")
+        raise HTTPException(404, f"no worker of {name!r} is at this planner; {ELSEWHERE}")
     return found
 
 
@@ -151,7 +152,7 @@ def _planned(
     """The worker asked for, or the busiest one that has a plan, and what that was made from."""
     workers = _workers(service, name)
     if incarnation is not None and incarnation not in workers:
-        raise HTTPException(404, f"{name!r} has no worker {incarnation!r}")
+        raise HTTPException(404, f"{name!r} has no worker {incarnation!r} here; {ELSEWHERE}")
     planned = {i: w for i, w in workers.items() if i in service.planner.basis}
     chosen = incarnation or max(planned, key=lambda i: planned[i].present_requests, default=None)
     if chosen is None or chosen not in planned:

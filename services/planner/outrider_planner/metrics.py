@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from outrider_planner.core.cells import forecast_ratio
 from outrider_planner.core.events import ReportOutcome
 from outrider_planner.core.shadows import Shadow
+from outrider_planner.core.weighted import verified_of, weighted_mean
 from outrider_planner.core.worker_state import Forecast, WorkerState
 from outrider_runtime.metrics import new_registry
 
@@ -28,6 +29,10 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "calibration_error_ratio": (
         "Mean distance of predicted from realised acceptance, by score bin.",
         _DRAFTER,
+    ),
+    "mean_rate_vs_off_ratio": (
+        "The same of all drafters together, each by the drafts that were verified of it.",
+        _WORKER,
     ),
     "predicted_accepted_tokens": ("Drafts accepted per round, predicted.", _WORKER),
     "realised_accepted_tokens": ("Drafts accepted per round, realised.", _WORKER),
@@ -120,15 +125,16 @@ class PlannerMetrics:
             rows = item.target_rows[step][draft_tokens]
             self._show("draft_length", draft_tokens, incarnation, item.drafter)
             self._show("verify_rows", rows, incarnation, item.drafter)
-        for traits in worker.hello.drafters:
-            ratio = _rate_ratio(worker, traits.name, step)
-            self._show("rate_vs_off_ratio", ratio, incarnation, traits.name)
-            known = worker.evidence.calibrations.get(traits.name)
+        ratios = {each.name: _rate_ratio(worker, each.name, step) for each in worker.hello.drafters}
+        for name, ratio in ratios.items():
+            self._show("rate_vs_off_ratio", ratio, incarnation, name)
+            known = worker.evidence.calibrations.get(name)
             error = None if known is None else known.error_after()
-            self._show("calibration_error_ratio", error, incarnation, traits.name)
+            self._show("calibration_error_ratio", error, incarnation, name)
         rate, headroom = _load(worker, present, step)
         forecast, guard = worker.forecast if present else None, worker.guard
         for name, value in (
+            ("mean_rate_vs_off_ratio", weighted_mean(ratios, verified_of(worker))),
             ("present_requests", present),
             ("plan_age_seconds", max(now_s - worker.planned_s, 0.0)),
             ("predicted_rate_tokens_per_second", rate),
@@ -193,16 +199,17 @@ def _load(worker: WorkerState, present: int, step: int) -> tuple[float | None, f
     """Predicted rate at the present load, and what is left of the rate at full load when off.
 
     Under load speculation is planned off first, so queues say late that a worker is full. An idle
-    worker has all of it left. None without costs, and where a policy drafts but forecasts nothing.
+    worker has all of it left. Drafters that nothing was verified of are left out. None without
+    costs, and where a policy drafts but forecasts nothing.
     """
     if worker.decision is None or worker.cost_model is None:
         return None, None
     if not present:
         return None, 1.0
     off = worker.cost_model.off_rate()
-    rate = max((float(item.rate[step]) for item in worker.decision.drafters), default=0.0)
-    if rate == 0.0:
-        if any(item.draft_tokens[step] for item in worker.decision.drafters):
-            return None, None
-        rate = float(off[step])
+    rates = {item.drafter: float(item.rate[step]) for item in worker.decision.drafters}
+    drafts = any(item.draft_tokens[step] for item in worker.decision.drafters)
+    if drafts and not any(rates.values()):
+        return None, None
+    rate = weighted_mean(rates, verified_of(worker)) or float(off[step])
     return rate, max(1.0 - rate / float(off.max()), 0.0)

@@ -5,15 +5,18 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from math import isfinite
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider_planner.assembly import PlannerProcess
+from outrider_runtime.http import MAX_HEAD_BYTES
 from tests.integration.planner.streams import (
     TOKEN,
     make_hello,
@@ -69,12 +72,22 @@ async def test_state_is_shown_as_json() -> None:
 
 async def test_errors_are_json_objects() -> None:
     async with running_planner() as process:
-        for path, word in (("/nowhere", "Not Found"), ("/v1/deployments/none", "no deployment")):
+        for path, word in (("/nowhere", "Not Found"), ("/v1/deployments/none", "no worker of")):
             status, body = await fetched(process.http.port, path)
             assert status == 404
             error = json.loads(body)["error"]
             assert error["code"] == 404
             assert word in error["message"]
+        assert await asyncio.to_thread(refused_head, process.http.port) == {
+            "error": {"code": 431, "message": "the headers are too large"}
+        }
+
+
+def refused_head(port: int) -> Any:
+    """The body of what is answered to a head that has no end."""
+    with socket.create_connection((LOOPBACK, port), timeout=10) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nx-endless: ".ljust(MAX_HEAD_BYTES + 1, b"a"))
+        return json.loads(client.makefile("rb").read().partition(b"\r\n\r\n")[2])
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:

@@ -9,6 +9,7 @@ import pytest
 
 from outrider_cli.errors import CommandError
 from outrider_cli.explain import explanation, render
+from outrider_planner.http_routes import ELSEWHERE
 from tests.integration.planner.streams import (
     TOKEN,
     WorkerStream,
@@ -108,12 +109,39 @@ async def test_explain_lays_the_plan_open() -> None:
         assert set(drafter["off"]) >= {"accepted_tokens", "target_s", "feed_s", "draft_s", "host_s"}
         assert found["sources"]["cost"] == "measured"
         for path, words in (
-            ("/v1/deployments/none/explain", "no deployment"),
+            ("/v1/deployments/none/explain", "no worker of 'none' is at this planner"),
             ("/v1/deployments/demo/explain?worker=other", "no worker 'other'"),
         ):
             status, refused = await call(process.http.port, "GET", path)
             assert status == 404
             assert words in refused["error"]["message"]
+
+
+async def test_of_two_planners_each_knows_its_own_workers_and_says_so() -> None:
+    async with (
+        running_planner() as process,
+        running_planner() as other,
+        worker_stream(process) as stream,
+    ):
+        await planned(stream)
+        path = "/v1/deployments/demo/settings"
+        assert (await call(process.http.port, "PUT", path, {"policy": "off"}))[0] == 200
+        status, refused = await call(other.http.port, "PUT", path, {"policy": "off"})
+        assert (status, ELSEWHERE in refused["error"]["message"]) == (404, True)
+        url = f"http://{LOOPBACK}:{other.http.port}"
+        with pytest.raises(CommandError, match="each knows its own workers"):
+            await asyncio.to_thread(explanation, url, TOKEN, None, 1, None)
+
+
+async def test_what_can_be_read_can_be_asked_for_without_its_body() -> None:
+    async with running_planner() as process:
+        connection = http.client.HTTPConnection(LOOPBACK, process.http.port, timeout=10)
+        for path, status in (("/health", 200), ("/v1/deployments", 200), ("/v1/none", 404)):
+            await asyncio.to_thread(connection.request, "HEAD", path)
+            answer = await asyncio.to_thread(connection.getresponse)
+            assert (answer.status, answer.read()) == (status, b"")
+            assert int(answer.headers["content-length"]) > 0
+        connection.close()
 
 
 async def test_what_if_answers_and_changes_nothing() -> None:
@@ -188,5 +216,5 @@ async def test_the_command_prints_what_a_planner_answers() -> None:
         assert "ngram" in render(found)
         with pytest.raises(CommandError, match="set OUTRIDER_TOKEN"):
             await asyncio.to_thread(explanation, url, None, None, 1, None)
-        with pytest.raises(CommandError, match="no deployment is known"):
+        with pytest.raises(CommandError, match="no worker of 'other' is at this planner"):
             await asyncio.to_thread(explanation, url, TOKEN, "other", 1, None)

@@ -51,8 +51,18 @@ async def test_headers_and_slow_bodies_are_bounded() -> None:
         running_router(worker, max_header_bytes=2000, body_limit_s=0.3) as router,
     ):
         large = {"x-large": "a" * 3000}
-        assert (await router.http.get("/v1/models", headers=large)).status_code == 431
+        refused = await router.http.get("/v1/models", headers=large)
+        assert refused.status_code == 431
         host, port = router.url.removeprefix("http://").split(":")
+        # What has no end is refused before the application gets to see it, in the same form.
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nx-large: " + b"a" * 4000)
+        answered, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert b" 431 " in answered
+        for error in (refused.json()["error"], json.loads(body)["error"]):
+            assert error["message"].startswith("the headers are ")
+            assert (error["type"], error["param"]) == ("invalid_request_error", None)
+        writer.close()
         reader, writer = await asyncio.open_connection(host, int(port))
         head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}:{port}\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: 1000\r\n\r\n{{".encode())

@@ -1,5 +1,7 @@
 """What a live page is told: every deployment at a glance, and the plan as a map over n × d."""
 
+from dataclasses import replace
+
 import pytest
 
 from outrider_planner.core.cells import cell, ratios_by_length
@@ -9,6 +11,8 @@ from outrider_planner.core.overview import overview, plan_map, rate_map
 from outrider_planner.core.planner import Planner
 from outrider_planner.core.policies import parse
 from outrider_planner.core.types import GuardState
+from outrider_planner.core.weighted import weighted_mean
+from outrider_planner.metrics import PlannerMetrics
 from tests.unit.planner.builders import World, make_hello, make_report, make_rounds
 from tests.unit.planner.joined import BAD, GOOD, joined, told
 
@@ -113,6 +117,50 @@ def test_every_deployment_at_a_glance() -> None:
         None,
         [],
     )
+
+
+def two_drafters() -> Planner:
+    """One drafter that held and one that nothing was verified of, whose prior promises more."""
+    known = make_hello()
+    idle = replace(known.drafters[0], name="predicted")
+    costs = known.cost_table
+    assert costs is not None
+    planner = Planner(PlannerConfig())
+    free = replace(costs.drafters[0], drafter="predicted")
+    hello = replace(
+        known,
+        drafters=(*known.drafters, idle),
+        cost_table=replace(costs, drafters=(*costs.drafters, free)),
+    )
+    World(planner, hello, 0.3, requests=2).run(96)
+    return planner
+
+
+def test_a_drafter_that_nothing_was_verified_of_does_not_speak_for_the_worker() -> None:
+    planner = two_drafters()
+    now_s = last_report_s(planner)
+    (worker,) = overview(planner, now_s)["deployments"][0]["workers"]
+    ngram, predicted = worker["drafters"]
+    assert predicted["verified"] == 0.0 < ngram["verified"]
+    assert predicted["rate_vs_off_ratio"] > ngram["rate_vs_off_ratio"] + 0.1, "by its prior alone"
+    assert worker["rate_vs_off_ratio"] == pytest.approx(ngram["rate_vs_off_ratio"])
+    metrics, label = PlannerMetrics(), {"worker": "worker-1"}
+    metrics.refresh("worker-1", planner.workers["worker-1"], now_s)
+    sample = metrics.registry.get_sample_value
+    shown = sample("outrider_planner_mean_rate_vs_off_ratio", label)
+    assert shown == pytest.approx(ngram["rate_vs_off_ratio"])
+    cost = planner.workers["worker-1"].cost_model
+    assert cost is not None
+    off = cost.off_rate()[cost.ladder.index(2)]
+    assert sample("outrider_planner_predicted_rate_tokens_per_second", label) == pytest.approx(
+        ngram["rate_vs_off_ratio"] * off
+    )
+
+
+def test_drafters_count_by_what_was_verified_of_them() -> None:
+    assert weighted_mean({"a": 1.0, "b": 2.0}, {"a": 30.0, "b": 10.0}) == pytest.approx(1.25)
+    assert weighted_mean({"a": None, "b": 2.0}, {"a": 30.0, "b": 10.0}) == pytest.approx(2.0)
+    assert weighted_mean({"a": 1.4}, {}) is None
 
 
 @pytest.mark.parametrize(("policy", "ratio"), [("off", 1.0), ("static:2", None)])

@@ -170,6 +170,7 @@ async def test_every_promised_series_is_there_and_goes_with_its_worker() -> None
         "predicted_round_seconds",
         "measured_round_seconds",
         "rate_vs_off_ratio",
+        "mean_rate_vs_off_ratio",
         "plan_age_seconds",
         "headroom_ratio",
         "drift_events_total",

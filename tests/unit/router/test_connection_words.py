@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.raw_http import CHUNKED, GET, Application, answered, connected, served
+from tests.support.raw_http import CHUNKED, GET, Application, answered, connected, served, write
 
-HALF_HEAD = GET + b"x-endless: " + b"a" * 20_000
+HALF_HEAD = GET + b"x-endless: "
+NO_HTTP = b"no HTTP\r\n\r\n"
+LONG = b"a" * 20_000
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
 
 
@@ -25,12 +27,12 @@ def told(answer: bytes) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (HALF_HEAD, 431),
+        (HALF_HEAD + LONG, 431),
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
         (b"GET / HTTP/1.1\r\nhost a\r\n\r\n", 400),
         (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
         (CHUNKED + b"no size\r\n", 400),
-        (CHUNKED + b"2;" + b"a" * 20_000, 431),
+        (CHUNKED + b"2;a", 431),
     ],
 )
 async def test_faults_have_the_applications_form(sent: bytes, status: int) -> None:
@@ -38,10 +40,12 @@ async def test_faults_have_the_applications_form(sent: bytes, status: int) -> No
         return {"fault": f"{code}: {message}"}
 
     async with served(Application(), max_head_bytes=5000, error_body=error_body) as server:
-        reader, writer = await connected(server.port, sent)
-        got, body = told(await reader.read())
+        connection = await connected(server.port, sent)
+        if status == 431:
+            await write(connection, LONG)
+        got, body = told(await connection[0].read())
         assert (got, body["fault"][:5]) == (status, f"{status}: ")
-        writer.close()
+        connection[1].close()
 
 
 async def test_a_head_that_is_too_large_is_told_so_behind_others() -> None:
@@ -51,25 +55,26 @@ async def test_a_head_that_is_too_large_is_told_so_behind_others() -> None:
             size = f"content-length: {len(body)}\r\n\r\n".encode()
             sent[1].write(b"POST / HTTP/1.1\r\nhost: a\r\n" + size + body)
             await answered(sent)
-        sent[1].write(HALF_HEAD)
+        sent[1].write(HALF_HEAD + LONG)
         status, body = told(await sent[0].read())
         assert (status, body["error"]["message"]) == (431, "the headers are too large")
         sent[1].close()
 
 
-@pytest.mark.parametrize("behind", [HALF_HEAD, b"no HTTP\r\n\r\n", GET + b"\r\n" + HALF_HEAD])
+@pytest.mark.parametrize("behind", [HALF_HEAD, NO_HTTP, GET + b"\r\n" + NO_HTTP])
 async def test_nothing_is_written_into_an_answer(behind: bytes) -> None:
     """What comes behind a request is not told of within the answer to that one."""
     last = asyncio.Event()
     async with served(Application(last=last), max_head_bytes=5000) as server:
         sent = await connected(server.port, GET + b"\r\n")
         await sent[0].readuntil(b"\r\n\r\n")
-        sent[1].write(behind)
+        await write(sent, behind, LONG)
         assert await sent[0].read() == b"h"
+        last.set()
         sent[1].close()
 
 
-@pytest.mark.parametrize("behind", [HALF_HEAD, b"no HTTP\r\n\r\n"])
+@pytest.mark.parametrize("behind", [HALF_HEAD, NO_HTTP])
 async def test_nothing_is_taken_for_the_answer_to_another_request(behind: bytes) -> None:
     """A client that still waits for its first answer would take the second one for it."""
 
@@ -79,6 +84,7 @@ async def test_nothing_is_taken_for_the_answer_to_another_request(behind: bytes)
 
     async with served(silent, max_head_bytes=5000) as server:  # type: ignore[arg-type]
         sent = await connected(server.port, GET + b"\r\n" + behind)
+        await write(sent, LONG)
         assert await sent[0].read() == b""
         sent[1].close()
 
@@ -142,6 +148,6 @@ async def test_offers_with_every_request_of_a_connection() -> None:
 
 async def test_heads_that_offer_are_bounded_too() -> None:
     async with served(Application(), max_head_bytes=5000) as server:
-        sent = await connected(server.port, GET + OFFER + b"x-endless: " + b"a" * 20_000)
+        sent = await connected(server.port, GET + OFFER + b"x-endless: " + LONG)
         assert told(await sent[0].read())[0] == 431
         sent[1].close()

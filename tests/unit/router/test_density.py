@@ -12,15 +12,15 @@ from outrider_router.text.model_text import ModelText, TextAssets
 from tests.support import tiny_tokenizers as tiny
 
 
-def changed(change: Callable[[Any], object], source: bytes | None = None) -> bytes:
-    """The byte-level tokenizer, or another, with a change."""
-    library = Tokenizer.from_str((source or tiny.byte_level_json()).decode())
+def changed(change: Callable[[Any], object]) -> bytes:
+    """The byte-level tokenizer with a change."""
+    library = Tokenizer.from_str(tiny.byte_level_json().decode())
     change(library)
     return library.to_str().encode()
 
 
-def with_part(part: str, value: Any, source: bytes | None = None) -> bytes:
-    return changed(lambda library: setattr(library, part, value), source)
+def with_part(part: str, value: Any) -> bytes:
+    return changed(lambda library: setattr(library, part, value))
 
 
 def with_model(source: bytes, **fields: Any) -> bytes:
@@ -32,11 +32,18 @@ def with_added(**options: bool) -> bytes:
     return changed(lambda library: library.add_tokens([AddedToken("<mask>", **options)]))
 
 
-def dense(*, known: str) -> bytes:
-    """One token for whatever is unknown, however long."""
+def knowing_one_letter() -> bytes:
+    """One token for all that is unknown, however long."""
     library = Tokenizer.from_str(tiny.sentencepiece_json().decode())
-    library.model = models.BPE({"<unk>": 0, known: 1}, [], unk_token="<unk>", fuse_unk=True)
+    library.model = models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>", fuse_unk=True)
     return library.to_str().encode()
+
+
+def without_letter(letter: str) -> bytes:
+    """A byte-level vocabulary trained on texts that do not have one of the bytes."""
+    source = tiny.byte_level_json()
+    vocab = json.loads(source)["model"]["vocab"]
+    return with_model(source, vocab={token: at for token, at in vocab.items() if token != letter})
 
 
 NFC, NFKC = normalizers.NFC(), normalizers.NFKC()
@@ -48,7 +55,8 @@ LOSSY = {
     "swallow right": with_added(rstrip=True),
     "drop blanks": with_part("pre_tokenizer", pre_tokenizers.WhitespaceSplit()),
     "drop matches": with_part("pre_tokenizer", pre_tokenizers.Split(" ", "removed")),
-    "unknown": dense(known="a"),
+    "unknown": knowing_one_letter(),
+    "drop a byte": without_letter("Ą"),
     "no bytes": with_model(tiny.sentencepiece_json(), byte_fallback=False, fuse_unk=True),
 }
 KEEPING = {
@@ -69,6 +77,7 @@ TEXTS = [
     "a" + " " * 20_000 + "<mask>" + " " * 20_000,
     "    " * 5_000,
     "東" * 5_000,
+    "\x04" * 5_000,
     "\u03b1\u0313\u0300\u0345" * 2_000,  # four letters that Unicode composes into one
 ]
 

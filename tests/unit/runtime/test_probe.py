@@ -102,3 +102,13 @@ def test_the_answer_is_the_exit_status_and_what_is_not_needed_is_not_imported(
     assert subprocess.run([*probe], capture_output=True).returncode == 2
     with pytest.raises(ValueError, match="neither http"):
         trouble("redis://a:1")
+
+
+def test_an_address_of_another_kind_is_told_in_a_line() -> None:
+    probe = [sys.executable, "-m", "outrider_runtime.probe", "https://a:1/ready"]
+    done = subprocess.run(probe, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "'https://a:1/ready' is neither http://HOST:PORT/PATH nor grpc://HOST:PORT;"
+        " http:// finds a server that speaks HTTPS, too"
+    ]

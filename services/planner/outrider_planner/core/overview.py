@@ -13,6 +13,7 @@ from outrider_planner.core.planner import Planner
 from outrider_planner.core.planning import Basis
 from outrider_planner.core.policies.base import DrafterStatistics
 from outrider_planner.core.types import DrafterPlan
+from outrider_planner.core.weighted import verified_of, weighted_mean
 from outrider_planner.core.worker_state import WorkerState
 
 
@@ -38,6 +39,10 @@ def _deployment(planner: Planner, name: str, workers: list[dict[str, Any]]) -> d
 
 def _worker(worker: WorkerState, basis: Basis | None, now_s: float) -> dict[str, Any]:
     hello, guard, plan = worker.hello, worker.guard, worker.plan
+    drafters = [
+        _drafter(worker, basis, item, worker.step_at(now_s))
+        for item in (() if plan is None else plan.drafters)
+    ]
     return {
         "worker": hello.worker_incarnation,
         "address": hello.worker_address,
@@ -46,10 +51,8 @@ def _worker(worker: WorkerState, basis: Basis | None, now_s: float) -> dict[str,
         "requests": worker.requests_at(now_s),
         "plan_version": None if plan is None else plan.version,
         "plan_age_s": None if plan is None else now_s - worker.planned_s,
-        "drafters": [
-            _drafter(worker, basis, item, worker.step_at(now_s))
-            for item in (() if plan is None else plan.drafters)
-        ],
+        "rate_vs_off_ratio": _together(drafters),
+        "drafters": drafters,
         "guard_tripped": None if guard is None else guard.tripped,
         "guard_trips": None if guard is None else guard.trips,
         "drift_events": sum(test.events for test in worker.evidence.drifts.values()),
@@ -68,7 +71,16 @@ def _drafter(
         "draft_tokens": draft_tokens,
         "target_rows": plan.target_rows[step][draft_tokens],
         "rate_vs_off_ratio": 1.0 if draft_tokens == 0 else ratio,
+        "verified": verified_of(worker).get(plan.drafter, 0.0),
     }
+
+
+def _together(drafters: list[dict[str, Any]]) -> float | None:
+    """What all drafters should bring, those that nothing was verified of left out."""
+    if drafters and not any(item["draft_tokens"] for item in drafters):
+        return 1.0
+    ratios = {item["drafter"]: item["rate_vs_off_ratio"] for item in drafters}
+    return weighted_mean(ratios, {item["drafter"]: item["verified"] for item in drafters})
 
 
 def rate_map(basis: Basis) -> dict[str, list[list[float | None]]]:

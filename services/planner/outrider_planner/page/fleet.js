@@ -7,7 +7,7 @@ const MOST_ROWS = 200;
 const COLUMNS = [
   ["n", "requests decoding"],
   ["d", "drafts per request"],
-  ["vs off", "predicted rate against off"],
+  ["vs off", "predicted rate against off, drafters weighted by what was verified of them"],
 ];
 
 export const STATE_KINDS = { busy: "good", idle: "", gone: "bad" };
@@ -21,12 +21,11 @@ export function marksOf(worker) {
   return found;
 }
 
-/** The drafter that is expected to bring most at the present load. */
-export function bestDrafter(worker) {
+/** The drafter that most was verified of; before anything was, the one with the best forecast. */
+export function mainDrafter(worker) {
   const rate = (item) => item.rate_vs_off_ratio ?? 0;
-  return worker.drafters.reduce((best, item) => (rate(item) > rate(best) ? item : best), {
-    ...worker.drafters[0],
-  });
+  const order = (one, other) => other.verified - one.verified || rate(other) - rate(one);
+  return [...worker.drafters].sort(order)[0] ?? {};
 }
 
 /** The worker to look at where nobody chose: the busiest that has a plan. */
@@ -97,7 +96,7 @@ export class WorkerTable {
   }
 
   #update(row, worker, chosen) {
-    const best = bestDrafter(worker);
+    const main = mainDrafter(worker);
     set(row.button, { "aria-pressed": String(worker.worker === chosen) });
     fill(row.button, nameOf(worker));
     set(row.button, { title: `${worker.worker} · ${worker.model}` });
@@ -109,8 +108,8 @@ export class WorkerTable {
     }
     fill(row.since, worker.plan_version === null ? "no plan" : `plan ${age(worker.plan_age_s)} old`);
     fill(row.cells[0], worker.requests);
-    fill(row.cells[1], best.draft_tokens ?? "–");
-    fill(row.cells[2], times(best.rate_vs_off_ratio));
+    fill(row.cells[1], main.draft_tokens ?? "–");
+    fill(row.cells[2], times(worker.rate_vs_off_ratio));
   }
 }
 

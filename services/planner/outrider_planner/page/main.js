@@ -4,7 +4,7 @@ import { call } from "./shared/api.js";
 import { byId, el, fill, set } from "./shared/dom.js";
 import { keyForm } from "./shared/key_form.js";
 import { showAcceptance, showGuard, showMeasured } from "./evidence.js";
-import { bestDrafter, busiest, marksOf, nameOf, STATE_KINDS, WorkerTable } from "./fleet.js";
+import { busiest, mainDrafter, marksOf, nameOf, STATE_KINDS, WorkerTable } from "./fleet.js";
 import { HeatMap } from "./heatmap.js";
 import { PolicyDialog } from "./policy.js";
 import { poll } from "./poll.js";
@@ -82,7 +82,7 @@ async function turnToWorker(deployment, worker, signal) {
   ]);
   if (signal.aborted) return;
   const drafter = chosenDrafter(plan, worker);
-  if (cell === null) showHead(why);
+  if (cell === null) showHead(worker, why);
   showDrafters(plan.drafters, drafter?.drafter);
   if (drafter === undefined) map.clear();
   else map.show(plan, drafter, cell);
@@ -136,10 +136,10 @@ function lookAt(chosen) {
   poller.now();
 }
 
-/** The drafter asked for, or the best one when the worker was first looked at: it does not flip. */
+/** The drafter asked for, or the main one when the worker was first looked at: it does not flip. */
 function chosenDrafter(plan, worker) {
   if (first.worker !== worker.worker) {
-    first = { worker: worker.worker, drafter: bestDrafter(worker).drafter };
+    first = { worker: worker.worker, drafter: mainDrafter(worker).drafter };
   }
   const name = view.drafter ?? first.drafter;
   return plan.drafters.find((item) => item.drafter === name) ?? plan.drafters[0];
@@ -191,9 +191,9 @@ function showDeployment(fleet, deployment, worker) {
   fill(byId("reason"), "Nothing was planned for this worker yet.");
 }
 
-function showHead(why) {
-  const priced = why.drafters.map((item) => item.chosen?.rate_vs_off_ratio ?? 0);
-  fill(byId("ratio"), times(Math.max(0, ...priced) || null));
+/** Drafters that nothing was verified of are left out: they may never be used. */
+function showHead(worker, why) {
+  fill(byId("ratio"), times(worker.rate_vs_off_ratio));
   fill(byId("reason"), why.reason);
 }
 
@@ -216,7 +216,7 @@ function link(kind, text) {
 
 /** Says aloud what changed of the worker looked at: its drafts, and what is marked. */
 function tellNews(worker) {
-  const drafts = bestDrafter(worker).draft_tokens;
+  const drafts = mainDrafter(worker).draft_tokens;
   const plan = drafts ? `${counted(drafts, "draft")} each` : "no drafts";
   const news = [plan, ...marksOf(worker).map(([, text]) => text)].join(", ");
   if (heard.worker === worker.worker && heard.news !== news) {

@@ -19,7 +19,10 @@ const message = byId("message");
 const notice = byId("notice");
 const scroller = byId("scroller");
 const turns = byId("turns");
-const key = keyForm("API key", () => connect());
+const key = keyForm("API key", async () => {
+  await connect();
+  if (ready) backToMessage();
+});
 /** The conversation as the next request will send it. */
 let said = [];
 let running = null;
