@@ -177,7 +177,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._heard:
             body = json.dumps(self._error_body(status, message)).encode()
             head = (
-                f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\n"
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)

@@ -57,7 +57,8 @@ async def detokenize(state: RouterState, tenant: Tenant, value: Any) -> dict[str
     model = served_model(state.registry, body.model)
     if len(body.tokens) > model.context_tokens:
         most = f"at most {model.context_tokens}, the model's context, are turned into text"
-        raise invalid(f"{len(body.tokens)} tokens are too many: {most}", "tokens")
+        text = f"{len(body.tokens)} tokens are too many: {most}"
+        raise invalid(text, "tokens", "context_length_exceeded")
     if max(body.tokens, default=0) >= model.vocab_size:
         raise invalid("tokens names a token outside the vocabulary", "tokens")
     decode = partial(model.text.tokenizer.decode, body.tokens)
