@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from playwright.async_api import Error, Page, expect
 
-from tests.integration.planner.streams import TOKEN, running_planner
+from tests.integration.planner.streams import TOKEN, make_hello, running_planner, worker_stream
 from tests.support.browser import Chromium
 from tests.support.planner_page import (
     REFUSED,
@@ -189,6 +189,7 @@ async def test_the_headline_leaves_out_drafters_that_nothing_was_verified_of(
         played.acceptance = 0.3
         await settled(process, 512)
         await ready(tab.page)
+        await expect(tab.page.locator("#ratio-more")).to_contain_text("predicted rate")
         known = process.service.planner.workers["worker-1"].evidence.estimates
         assert [known[name][1].verified > 0 for name in two] == [True, False]
         await expect(tab.page.get_by_label("Drafter", exact=True)).to_have_value("ngram")
@@ -196,6 +197,16 @@ async def test_the_headline_leaves_out_drafters_that_nothing_was_verified_of(
         (planned, prior) = await _ratios(tab.page)
         assert shown == pytest.approx(planned, abs=0.05)
         assert prior > planned + 0.1
+
+
+async def test_before_a_draft_was_verified_the_headline_says_so(chromium: Chromium) -> None:
+    async with running_planner() as process, worker_stream(process) as stream:
+        await stream.say(hello=make_hello())
+        await stream.next("plan")
+        async with chromium.tab(url(process)) as tab:
+            await ready(tab.page)
+            await expect(tab.page.locator("#ratio")).to_have_text("–")
+            await expect(tab.page.locator("#ratio-more")).to_have_text("no draft wasverified yet")
 
 
 async def _ratios(page: Page) -> list[float]:

@@ -31,7 +31,7 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         _DRAFTER,
     ),
     "mean_rate_vs_off_ratio": (
-        "The same of all drafters together, each by the drafts that were verified of it.",
+        "Predicted rate over the rate without drafts, each drafter by the drafts verified of it.",
         _WORKER,
     ),
     "predicted_accepted_tokens": ("Drafts accepted per round, predicted.", _WORKER),

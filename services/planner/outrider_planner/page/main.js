@@ -12,6 +12,8 @@ import { showShadows, showWhy, spoken } from "./why.js";
 import { age, counted, times } from "./words.js";
 
 const MOST_SAID = 4;
+const PREDICTED = ["predicted rate", el("br"), "against off"];
+const UNVERIFIED = ["no draft was", el("br"), "verified yet"];
 
 // What is looked at. Kept in the address, so that a reload or a link shows the same.
 const asked = new URLSearchParams(location.search);
@@ -193,7 +195,10 @@ function showDeployment(fleet, deployment, worker) {
 
 /** Drafters that nothing was verified of are left out: they may never be used. */
 function showHead(worker, why) {
-  fill(byId("ratio"), times(worker.rate_vs_off_ratio));
+  const { drafters, rate_vs_off_ratio: ratio } = worker;
+  const isNew = ratio === null && drafters.every((item) => item.verified === 0);
+  fill(byId("ratio"), times(ratio));
+  fill(byId("ratio-more"), ...(isNew ? UNVERIFIED : PREDICTED));
   fill(byId("reason"), why.reason);
 }
 
