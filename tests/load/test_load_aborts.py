@@ -84,7 +84,7 @@ async def test_nothing_is_left_of_clients_that_go() -> None:
         )
         await until(lambda: not worker.active, 5, "nothing is left on the worker")
         assert ended["outcome:cancelled"] > ABORTS / 2
-        assert most_waiting > PLACES
+        assert most_waiting > 0, "some left while they stood in line"
         assert ended["outcome:error"] == 0
         assert growth < MOST_GROWTH
         assert (await ask(router.port, request_bytes(GOOD | {"max_tokens": 3}))).status == 200
