@@ -18,10 +18,6 @@ class _Settings(ServiceSettings):
     http_tls_cert_file: Path | None = None
 
 
-class _Common(ServiceSettings):
-    model_config = settings_config("OUTRIDER_CLI_")
-
-
 @dataclass(frozen=True)
 class InheritedTls:
     """How the services are to be asked.
@@ -42,7 +38,7 @@ def inherited_tls() -> InheritedTls:
         CommandError: the settings contradict each other.
     """
     try:
-        settings = _Settings()
+        settings = read_settings(_Settings)
         return InheritedTls(tls_files(settings), settings.http_tls_cert_file is not None)
     except ConfigurationError as error:
         raise CommandError(str(error)) from error
@@ -57,6 +53,6 @@ def inherited_token() -> str | None:
         CommandError: one of those folders is not there, or a setting of all services cannot work.
     """
     try:
-        return read_settings(_Common).token_text
+        return read_settings(_Settings).token_text
     except ConfigurationError as error:
         raise CommandError(str(error)) from error
